@@ -134,7 +134,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
     plain, through_actors = [], []
     with tempfile.TemporaryDirectory() as folder:
         store = BundleStore(Path(folder) / "store", token="benchmark", durable=True)
-        sink = await store.start()
+        await store.start()
         journal = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
         worker = KeyPair.new()
         node, system = [_system(worker.public) for _ in range(2)]
@@ -147,7 +147,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         profile = StepProfile("benchmark", StepTimes())
         dispatcher = Dispatcher(
             table=RequestTable(pace=Pace(profile), score_attempts=1),
-            journal=JobJournal(journal, sink, _fail),
+            journal=JobJournal(journal, store, _fail),
             ended=submitter.count,
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,

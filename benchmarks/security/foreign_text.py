@@ -13,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.strangers.attack import attack, require
-from benchmarks.strangers.site import Site, stranger
-from benchmarks.strangers.web import put, refusing, reward_server
+from benchmarks.security.attack import attack, require
+from benchmarks.security.network import ATTACKER
+from benchmarks.security.site import Site
+from benchmarks.security.web import put, refusing, reward_server
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files
 from spotlight.actors.protocol import CancelJob
 from spotlight.actors.protocol.up import WorkerTrouble
@@ -35,9 +36,9 @@ def _is_clean(text: str) -> bool:
     return text.isprintable() and "\x1b" not in text and len(text) <= _LONGEST
 
 
-@attack("a reward server's reason has 3,000,000 characters and escape codes", quick=False)
+@attack("a reward server's reason has 3,000,000 characters and escape codes", stage="jobs")
 async def long_reason(site: Site) -> None:
-    with reward_server(refusing(_ESCAPES + "x" * 3_000_000)) as server:
+    with reward_server(site.here, refusing(_ESCAPES + "x" * 3_000_000)) as server:
         reward = {"kind": "http", "http": {"url": server.url, "attempts": 1}}
         status = await site.outcome(site.job(rewards=[reward]))
     run = Path(status.run_folder)
@@ -49,18 +50,18 @@ async def long_reason(site: Site) -> None:
     require("\x1b" not in report and "\u202e" not in report and "x" * 9000 not in report, "report")
 
 
-@attack("a reward server refuses with escape codes in its answer", quick=False)
+@attack("a reward server refuses with escape codes in its answer", stage="jobs")
 async def long_refusal(site: Site) -> None:
     def answer(ids: list[str]) -> tuple[int, dict[str, str], bytes]:
         return 400, {}, (_ESCAPES + "y" * 3_000_000).encode()
 
-    with reward_server(answer) as server:
+    with reward_server(site.here, answer) as server:
         reward = {"kind": "http", "http": {"url": server.url, "attempts": 1}}
         status = await site.outcome(site.job(rewards=[reward]))
     require(_is_clean(status.reason), status.reason[:300])
 
 
-@attack("a node's report says what is wrong with escape codes")
+@attack("a node's report says what is wrong with escape codes", stage="alone")
 async def report_of_a_node(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     trouble = WorkerTrouble("impostor/0", "", tries=3)
@@ -77,14 +78,13 @@ async def report_of_a_node(site: Site) -> None:
     require(all(map(_is_clean, status.troubles)), status.troubles[0][:300])
 
 
-@attack("a user cancels a job for a reason with escape codes")
+@attack("a user cancels a job for a reason with escape codes", stage="alone")
 async def reason_of_a_user(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     message = CancelJob()
     msgspec.structs.force_setattr(message, "reason", _ESCAPES + "z" * 100_000)
-    async with stranger() as system:
-        coordinator = system.well_known(site.address, "coordinator")
-        await system.ask(coordinator, message, timeout_s=10.0)
+    async with site.person(site.submitter) as user:
+        await user.ask(message)
     for _ in range(100):
         status = await site.status()
         if status.outcome:
@@ -105,7 +105,7 @@ _OTHERS = (
 )
 
 
-@attack("a spot node's token writes over what other nodes and the trainers left")
+@attack("a spot node's token writes over what other nodes and the trainers left", stage="alone")
 async def other_prefixes(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     async with site.joined() as sink:
@@ -116,7 +116,7 @@ async def other_prefixes(site: Site) -> None:
     require(own == 200, f"what it may leave was answered with {own}")
 
 
-@attack("a peer's list of the files of a checkpoint carries checksums of its own")
+@attack("a peer's list of the files of a checkpoint carries checksums of its own", stage="alone")
 async def forged_checkpoint(site: Site) -> None:
     """With a real store on a real port; a node's process would first need a hub."""
     folder = site.folder / "forged"
@@ -144,17 +144,18 @@ import uvicorn
 from spotlight.rollouts.http_twin import rollout_app
 from spotlight import Rollouts
 sampler = {"height": 16, "width": 48, "kind": "ode", "steps": 2, "micro_batch": 4}
-app = rollout_app(
-    lambda: Rollouts.connect(sys.argv[1], model="builtin:ocr-tiny", sampler=sampler, tensors=False)
-)
+job = {"model": "builtin:ocr-tiny", "sampler": sampler, "tensors": False}
+app = rollout_app(lambda: Rollouts.connect(f"@{sys.argv[1]}", **job))
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 """
 
 
-@attack("the HTTP twin is sent weights without end", quick=False)
+@attack("the HTTP twin is sent weights without end", stage="jobs")
 async def endless_weights(site: Site) -> None:
     port = unused_port()
-    process = site.python("twin", "-c", _TWIN, site.address, str(port))
+    process = site.python(
+        ATTACKER, "-c", _TWIN, str(site.token_file(site.submitter_token)), str(port)
+    )
     try:
         await asyncio.to_thread(_wait_for, port)
         await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first
