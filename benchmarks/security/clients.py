@@ -174,6 +174,13 @@ async def line(address: str, keys: KeyPair | None) -> AsyncIterator[Line]:
         await transport.aclose()
 
 
+def secure(dealer: zmq.Socket[bytes], address: str, keys: KeyPair) -> None:
+    """Have a socket prove these keys, and take the other side for whom its address says."""
+    dealer.setsockopt(zmq.CURVE_SERVERKEY, key_bytes(key_of(address)))
+    dealer.setsockopt(zmq.CURVE_PUBLICKEY, key_bytes(keys.public))
+    dealer.setsockopt(zmq.CURVE_SECRETKEY, key_bytes(keys.secret))
+
+
 class RawSocket:
     """A DEALER with any keys, which says any bytes to the process at an address."""
 
@@ -197,9 +204,7 @@ class RawSocket:
             self.socket.setsockopt(zmq.PLAIN_USERNAME, b"admin")
             self.socket.setsockopt(zmq.PLAIN_PASSWORD, b"admin")
         if keys is not None:
-            self.socket.setsockopt(zmq.CURVE_SERVERKEY, key_bytes(server or key_of(address)))
-            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, key_bytes(keys.public))
-            self.socket.setsockopt(zmq.CURVE_SECRETKEY, key_bytes(keys.secret))
+            secure(self.socket, f"tcp://other/{server}" if server else address, keys)
         events = (
             zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH

@@ -2,8 +2,8 @@
 sits; or, where there are no namespaces, all of them this machine's loopback.
 
 Namespaces are unnamed: they vanish with the processes that keep them. This process must be in one
-of its own already (`benchmarks.live.network.namespace_command`). That is the attacker's machine; the
-switch is in it, so it sees every frame that anybody sends to another machine.
+of its own already (`benchmarks.live.network.namespace_command`). That is the attacker's machine, in
+which the switch is: it sees every frame that anybody sends to another machine.
 """
 
 from __future__ import annotations

@@ -120,6 +120,8 @@ class Site:
         token = await self._until(lambda: file.exists() and file.read_text(), "the coordinator")
         self.operator_token = self._known("the operator's", JoinToken.parse("--join", str(token)))
         self.operator = self.operator_token.keys
+        key = (self.runs / ".coordinator.key").read_text().strip()
+        self.secrets["the coordinator's key"] = key
         self.address = self.operator_token.coordinator
         await self._until_it_serves()
         self.honest_token = await self.new_token("submitter")
@@ -406,7 +408,9 @@ class Site:
             actor = Impostor(node.coordinator, said, name)
             await node.system.spawn(lambda: actor, "node")
             async with asyncio.timeout(START_S):
-                yield await asyncio.shield(actor.sink)
+                sink = await asyncio.shield(actor.sink)
+            self.secrets[f"the store's token of {name}"] = sink.token
+            yield sink
 
 
 async def _status_of(user: Person) -> JobStatus:

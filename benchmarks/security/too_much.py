@@ -15,12 +15,12 @@ import zmq
 
 from benchmarks.security.attack import attack, require
 from benchmarks.security.clients import (
-    RawSocket,
     Sayer,
     greeting_of,
     hello_of,
     host_and_port,
     raw_socket,
+    secure,
     stays_open,
 )
 from benchmarks.security.network import RESERVED, SPOT
@@ -29,13 +29,13 @@ from spotlight.actors.protocol import GetStatus, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.envelopes import Watch
 from spotlight.errors import ActorError
-from spotlight.transport.control.keys import key_text
+from spotlight.transport.control.keys import key_text, place_of
 from spotlight.transport.control.wire import encode
 
 _MOST_MB = 150.0
 """That the coordinator's memory may grow by while it is attacked."""
 _IDLE = 10_000
-_OWN_CONNECTIONS = 2_500
+_OWN_CONNECTIONS = 1_500
 
 
 async def _bounded(site: Site, attempt: Callable[[], None]) -> None:
@@ -100,38 +100,41 @@ async def huge_frames(site: Site) -> None:
     await _bounded(site, attempt)
 
 
-@attack("a node's key sends a message of parts without end, before and behind its greeting")
+@attack("a node's key sends a message of a thousand parts of a megabyte each")
 async def endless_parts(site: Site) -> None:
+    """No part is too large for itself. Before and behind its greeting."""
+
     def attempt() -> None:
-        for said in (False, True):
+        part = bytes(1_000_000)
+        for greets in (False, True):
             with raw_socket(site.address, site.impostor) as dealer:
-                if said:
+                if greets:
                     dealer.say(hello_of(site.impostor))
-                dealer.socket.setsockopt(zmq.SNDTIMEO, 1000)
+                dealer.socket.setsockopt(zmq.SNDTIMEO, 3000)
                 with suppress(zmq.ZMQError):
-                    for _ in range(1000):
-                        dealer.socket.send(bytes(1_000_000), zmq.SNDMORE)
-                time.sleep(1.0)
+                    dealer.socket.send_multipart([part] * 1000, copy=False)
+                time.sleep(8.0)
 
     await _bounded(site, attempt)
 
 
-@attack("a node opens more connections with its key than there is room for")
+@attack("a node opens fifteen hundred connections with its key")
 async def own_connections(site: Site) -> None:
-    """Whoever has been silent for longest has to go then; it must be the node's own."""
-
     def attempt() -> None:
-        opened: list[RawSocket] = []
-        try:
+        with zmq.Context() as context:
+            context.set(zmq.MAX_SOCKETS, 4 * _OWN_CONNECTIONS)
+            opened = []
             for number in range(_OWN_CONNECTIONS):
-                dealer = RawSocket(site.address, site.impostor)
+                dealer = context.socket(zmq.DEALER)
                 opened.append(dealer)
+                dealer.setsockopt(zmq.LINGER, 0)
+                secure(dealer, site.address, site.impostor)
+                dealer.connect(place_of(site.address))
                 where = f"tcp://127.0.0.1:{number + 1}/{site.impostor.public}"
-                dealer.say(hello_of(site.impostor, address=where))
-            time.sleep(2.0)
-        finally:
+                dealer.send(hello_of(site.impostor, address=where))
+            time.sleep(5.0)
             for dealer in opened:
-                dealer.close()
+                dealer.close(0)
 
     async with site.line(site.observer) as end:
         await asyncio.wait_for(end.up.wait(), 20)

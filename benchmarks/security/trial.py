@@ -55,6 +55,7 @@ class Trial:
     async def end(self, stage: Stage) -> list[str]:
         """What was not as if nobody had attacked."""
         if stage == "beside" and self._user is not None:
+            self.figures["revoke_ms"] = round(await revoke_ms(self.site), 2)
             self._user.cancel()
             await asyncio.wait((self._user,))
             await self.site.cancel(self.site.operator)
@@ -62,7 +63,6 @@ class Trial:
                 self._problems.append(f"the honest user's jobs: {error!r}")
             self._user = None
             self.figures["honest_jobs"] = self._ran
-            self.figures["revoke_ms"] = round(await revoke_ms(self.site), 2)
         problems, self._problems = self._problems, []
         return problems
 
