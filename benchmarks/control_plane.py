@@ -36,11 +36,12 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,20 +50,24 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks.control_plane_farm import BATCH, Config, offer
+from benchmarks.control_plane_farm import BATCH, Config, keys_of, offer
 from benchmarks.control_plane_loss import double_loss
 from benchmarks.report import Report, quantile
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
+from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
+from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
 from spotlight.running.client import connect
+from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
 from spotlight.store.journal import Journal
 from spotlight.timings import WeightsTimings
+from spotlight.transport.control.keys import KeyPair, place_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import Commit, RequestId
 
@@ -137,7 +142,13 @@ class _Process:
         return times.user + times.system
 
 
-async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, str]:
+async def _coordinator(
+    folder: Path, farms: Mapping[str, Pool], stack: AsyncExitStack
+) -> tuple[_Process, JoinToken]:
+    """It knows these farms, and an operator."""
+    own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
+    nodes = tuple(KnownNode(name, pool, keys_of(name).public) for name, pool in farms.items())
+    keys = CoordinatorKeys(own, KeyPair.derived(secret).public, nodes)
     address = folder / "address"
     options = ["--listen", "127.0.0.1:0", "--runs", str(folder), "--address-file", str(address)]
     options += ["--parent", str(os.getpid())]
@@ -147,16 +158,21 @@ async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, s
         "benchmarks.control_plane_coordinator",
         str(folder / "grants"),
         *options,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=(folder / "coordinator.log").open("wb"),
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
     )
     process = _Process(started)
     stack.push_async_callback(process.end)
+    assert started.stdin is not None
+    started.stdin.write(keys.encode())
+    started.stdin.close()
     async with asyncio.timeout(60.0):
         while not address.exists():  # noqa: ASYNC110 (another process writes it)
             await asyncio.sleep(0.05)
-    return process, address.read_text(encoding="utf-8")
+    place = place_of(address.read_text(encoding="utf-8")).removeprefix("tcp://")
+    return process, JoinToken(place, own.public, "farmer", secret)
 
 
 async def _farm(config: Config, stack: AsyncExitStack) -> _Process:
@@ -223,10 +239,10 @@ async def _totals(farms: list[_Process]) -> tuple[int, int]:
     return sum(a["reports"] for a in answers), sum(a["held"] for a in answers)
 
 
-async def _asked(address: str, seconds: float) -> list[float]:
+async def _asked(join: JoinToken, seconds: float) -> list[float]:
     """Milliseconds of questions to the coordinator for so long."""
     found, end = [], time.monotonic() + seconds
-    async with connect(address) as client:
+    async with connect(join) as client:
         while time.monotonic() < end:
             began = time.monotonic()
             await client.status()
@@ -239,17 +255,17 @@ class _Cluster:
     """A coordinator and the nodes of a job."""
 
     def __init__(
-        self, folder: Path, address: str, coordinator: _Process, farms: list[_Process]
+        self, folder: Path, join: JoinToken, coordinator: _Process, farms: list[_Process]
     ) -> None:
         self._folder = folder
-        self.address = address
+        self.join = join
         self.coordinator = coordinator
         self.farms = farms
         """The first has the trainer."""
 
     async def submit(self, job: Any) -> None:
         """Begin a job."""
-        async with connect(self.address) as client:
+        async with connect(self.join) as client:
             await client.submit(job, str(self._folder / "run"), resume=False)
 
     async def held_by(self, workers: int) -> None:
@@ -260,7 +276,7 @@ class _Cluster:
 
     async def begins_to(self, phase: str) -> None:
         """Return once the job does."""
-        async with asyncio.timeout(_LIMIT_S), connect(self.address) as client:
+        async with asyncio.timeout(_LIMIT_S), connect(self.join) as client:
             while (await client.status()).phase != phase:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
 
@@ -283,13 +299,16 @@ async def _cluster(workers: int) -> AsyncIterator[_Cluster]:
     pull_s = workers / _REPORTS_PER_S
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        coordinator, address = await _coordinator(folder, stack)
-        trainer = await _farm(Config(address, ("trainer",), 1, 4.0, "reserved"), stack)
+        names = [f"farm-{index}" for index in range(min(_FARMS, len(nodes)))]
+        pools: dict[str, Pool] = {"trainer": "reserved", **dict.fromkeys(names, "spot")}
+        coordinator, join = await _coordinator(folder, pools, stack)
+        address = join.coordinator
+        trainer = await _farm(Config("trainer", address, ("trainer",), 1, 4.0, "reserved"), stack)
         farms = [
-            await _farm(Config(address, tuple(nodes[index::_FARMS]), _WORKERS, pull_s), stack)
-            for index in range(min(_FARMS, len(nodes)))
+            await _farm(Config(name, address, tuple(nodes[index::_FARMS]), _WORKERS, pull_s), stack)
+            for index, name in enumerate(names)
         ]
-        yield _Cluster(folder, address, coordinator, [trainer, *farms])
+        yield _Cluster(folder, join, coordinator, [trainer, *farms])
 
 
 async def _rolls_out(workers: int, extent: _Extent) -> dict[str, float]:
@@ -303,7 +322,7 @@ async def _rolls_out(workers: int, extent: _Extent) -> dict[str, float]:
         await cluster.held_by(workers)
         await asyncio.sleep(extent.settle_s)
         before, cpu_s, at = await _totals(farms), coordinator.cpu_s, time.monotonic()
-        asked = asyncio.create_task(_asked(cluster.address, extent.window_s))
+        asked = asyncio.create_task(_asked(cluster.join, extent.window_s))
         await asyncio.sleep(extent.window_s)
         used_s, took_s = coordinator.cpu_s - cpu_s, time.monotonic() - at
         after = await _totals(farms)

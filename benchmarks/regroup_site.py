@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import structlog
 
-from benchmarks.preemption_site import LIMIT_S, Site, make_requests
+from benchmarks.preemption_site import LIMIT_S, Site, keys_for, make_requests
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import Demand, DemandClass
 from spotlight.timings import Timings
