@@ -78,13 +78,20 @@ class _TracedLauncher(LocalLauncher):
         self.processes: dict[str, LocalProcess] = {}
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> LocalProcess:
         """See `LocalLauncher.start`."""
         assert argv[1:3] == ["-m", "spotlight.actors.worker.process"]
         traced = [sys.executable, "-m", "benchmarks.traced_worker", *argv[3:]]
         environment = {**env, TRACE_VARIABLE: str(self._trace)}
-        self.processes[name] = await super().start(traced, environment, name, log_path)
+        self.processes[name] = await super().start(
+            traced, environment, name, log_path, secret
+        )
         return self.processes[name]
 
 

@@ -225,7 +225,6 @@ async def _serve_coordinator(
     try:
         await _start(port, data)
         garbage.tune()
-        await identity.leave_operator_token(keys, system.address)
         coordinator = Coordinator(
             runs,
             rng,
@@ -237,6 +236,7 @@ async def _serve_coordinator(
         )
         await system.spawn(lambda: coordinator, "coordinator", linked=True, mailbox=MAILBOX)
         await system.spawn(lambda: Door(keys, coordinator), "door", linked=True)
+        await identity.leave_operator_token(keys, system.address)
         if address_file is not None:
             try:
                 replace_file(address_file, system.address.encode())

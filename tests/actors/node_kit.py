@@ -18,8 +18,14 @@ from spotlight.actors.protocol import (
     NodeRefused,
     NodeReport,
 )
+from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.runtime import Message
-from spotlight.actors.runtime.launcher import WORKER_KEY
+from spotlight.transport.control.keys import KeyPair
+
+
+def memory_keys(worker: str) -> KeyPair:
+    """In a `MemoryNetwork` the name of a process is its key."""
+    return KeyPair(worker, "")
 
 
 class FakeProcess:
@@ -46,14 +52,19 @@ class FakeProcess:
 class FakeLauncher:
     def __init__(self) -> None:
         self.started: list[FakeProcess] = []
-        self.keys: dict[str, str] = {}
-        """What a worker tells its node to be known by it; of the latest of each name."""
+        self.keys: dict[str, WorkerKeys] = {}
+        """What the latest worker of each name was handed."""
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> FakeProcess:
         self.started.append(FakeProcess(name))
-        self.keys[name] = env[WORKER_KEY]
+        self.keys[name] = WorkerKeys.decode(secret)
         return self.started[-1]
 
     def latest(self, name: str) -> FakeProcess:

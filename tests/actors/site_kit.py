@@ -10,7 +10,7 @@ from typing import Any
 
 from job_kit import STORE, Recorder, job
 from msgspec.structs import replace
-from node_kit import FakeCoordinator, FakeLauncher
+from node_kit import FakeCoordinator, FakeLauncher, memory_keys
 from runtime_kit import Cluster
 
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
@@ -25,6 +25,7 @@ from spotlight.actors.protocol import (
     WorkerUp,
 )
 from spotlight.actors.runtime import ActorSystem, Message
+from spotlight.errors import UserError
 from spotlight.policies.notices import Notice
 from spotlight.timings import NodeTimings, Timings
 from spotlight.transport.tensors import BundleStore
@@ -83,6 +84,7 @@ class Site:
                 settings,
                 self.store,
                 self.launcher,
+                memory_keys,
                 self._notices(),
                 left=self._end,
                 timings=timings,
@@ -91,8 +93,8 @@ class Site:
         )
         await asyncio.sleep(0.1)
 
-    def _end(self, problem: str) -> None:
-        self.problem = problem
+    def _end(self, error: UserError | None) -> None:
+        self.problem = "" if error is None else str(error)
         self.left.set()
 
     async def _notices(self) -> AsyncIterator[Notice]:
@@ -107,7 +109,9 @@ class Site:
     async def up(self, name: str, wait_s: float = 0.1, device: str = "simulated") -> None:
         self.epochs += 1
         refs = WorkerRefs(name, self.epochs, *[self.worker.ref] * 3)
-        self.system.tell(self.node, WorkerUp(refs, self.launcher.keys.get(name, ""), device))
+        keys = self.launcher.keys.get(name)
+        start = keys.start if keys is not None else ""
+        self.system.tell(self.node, WorkerUp(refs, start, device))
         await asyncio.sleep(wait_s)
 
     async def end(self, name: str, wait_s: float = 1.0) -> None:

@@ -64,9 +64,14 @@ class _Launcher(LocalLauncher):
         self.processes: dict[str, LocalProcess] = {}
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> LocalProcess:
-        self.processes[name] = await super().start(argv, env, name, log_path)
+        self.processes[name] = await super().start(argv, env, name, log_path, secret)
         return self.processes[name]
 
 

@@ -334,6 +334,17 @@ def test_a_checkpoint_that_is_not_there_is_refused(tmp_path: Path) -> None:
     simulate(tmp_path, scene)
 
 
+def test_a_program_gives_no_node_notice(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with program(cluster) as loop:
+            message = PreemptNode("spot-1", 10.0, False)
+            with pytest.raises(NotAllowed, match="the role `submitter`, which may not say Preempt"):
+                await loop.system.ask(cluster.coordinator_actor(), message, timeout_s=5.0)
+
+    cluster = simulate(tmp_path, scene)
+    assert [each["message"] for each in cluster.history.all("not_allowed")] == ["PreemptNode"]
+
+
 def test_a_stranger_cannot_speak_for_the_program(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with program(cluster) as loop:

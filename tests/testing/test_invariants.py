@@ -16,10 +16,11 @@ import pytest
 from history_kit import alter, is_found
 
 from spotlight.actors.node.worker_plans import WorkerPlans
+from spotlight.actors.protocol import Pull
 from spotlight.actors.worker import step_loop
 from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.dispatch.rows import Row, SavedRow
-from spotlight.testing import fake_denoising, invariants
+from spotlight.testing import fake_denoising, invariants, wiretap
 from spotlight.testing.chaos import Run, scenario, silence, simulate
 from spotlight.testing.fake_hardware import LOST, UNCLEAR
 from spotlight.testing.freezing import FreezableLoop
@@ -295,6 +296,12 @@ def test_a_worker_that_is_granted_what_it_has_no_weights_for_is_caught(
 
     monkeypatch.setattr(SPGroupView, "serves", the_next_too)
     assert is_found("has not reported its weights", ["notice_no_kill"])
+
+
+def test_a_right_that_somebody_lacks_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    only_trainers = frozenset(("trainer",))
+    monkeypatch.setattr(wiretap, "MAY_SAY", {**wiretap.MAY_SAY, Pull: only_trainers})
+    assert is_found("coordinator#1 refuses Pull of memory://spot-1/0", ["notice_no_kill"], seeds=2)
 
 
 def record(run: Run, event: dict[str, Any]) -> None:

@@ -28,9 +28,14 @@ class NotingLauncher(LocalLauncher):
         self.started: list[LocalProcess] = []
 
     async def start(
-        self, argv: Sequence[str], env: Mapping[str, str], name: str, log_path: Path
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        name: str,
+        log_path: Path,
+        secret: bytes = b"",
     ) -> LocalProcess:
-        process = await super().start(argv, env, name, log_path)
+        process = await super().start(argv, env, name, log_path, secret)
         self.started.append(process)
         return process
 

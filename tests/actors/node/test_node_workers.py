@@ -89,7 +89,7 @@ async def test_a_worker_that_is_not_the_nodes_does_not_come_up(site: Site) -> No
 async def test_a_worker_speaks_for_its_own_actors_only(site: Site) -> None:
     elsewhere = await recorder(await site.cluster.system("elsewhere"), "leader")
     refs = WorkerRefs("n/0", 1, elsewhere.ref, *[site.worker.ref] * 2)
-    site.system.tell(site.node, WorkerUp(refs, site.launcher.keys["n/0"], "simulated"))
+    site.system.tell(site.node, WorkerUp(refs, site.launcher.keys["n/0"].start, "simulated"))
     await asyncio.sleep(0.1)
     assert site.system.dead_letters.counts["not_allowed"] == 1
 

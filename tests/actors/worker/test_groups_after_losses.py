@@ -22,7 +22,7 @@ from group_kit import (
 )
 from group_kit import alone as made_alone
 from job_kit import job, recorder
-from node_kit import FakeCoordinator, FakeLauncher
+from node_kit import FakeCoordinator, FakeLauncher, memory_keys
 from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
@@ -92,7 +92,9 @@ class Town:
             "n", "spot", len(models), "127.0.0.1", self.system.address, self.folder, 1
         )
         self.launcher = FakeLauncher()
-        self.scheduler = NodeScheduler(settings, self.node_store, self.launcher, timings=IMPATIENT)
+        self.scheduler = NodeScheduler(
+            settings, self.node_store, self.launcher, memory_keys, timings=IMPATIENT
+        )
         self.node = await node_system.spawn(lambda: self.scheduler, "node")
         for number in range(len(models)):
             await self._add_worker(cluster, f"n/{number}")
@@ -119,7 +121,7 @@ class Town:
         leader = await system.spawn(lambda: GroupLeader(context, member, other.ref), "leader")
         self.leaders[name] = leader
         refs = WorkerRefs(name, 1, leader, member, other.ref)
-        system.tell(self.node, WorkerUp(refs, self.launcher.keys[name], "simulated"))
+        system.tell(self.node, WorkerUp(refs, self.launcher.keys[name].start, "simulated"))
 
     def _lose_on(self, transport: MemoryTransport) -> None:
         plain = transport.send
