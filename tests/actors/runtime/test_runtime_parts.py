@@ -282,9 +282,11 @@ async def test_an_address_that_a_message_made_up_is_dialled_now_and_then_and_log
 
 
 async def test_a_process_can_be_asked_by_an_address_that_is_not_its_own() -> None:
-    transport = ZeroMQTransport(advertise="tcp://coordinator.example:7777")
-    server = ActorSystem(transport, rng=random.Random(0))
-    client = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    transport = ZeroMQTransport(guests=Everybody(), advertise="tcp://coordinator.example:7777")
+    server, client = (
+        ActorSystem(each, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
+        for each in (transport, ZeroMQTransport(guests=Everybody()))
+    )
     await server.start()
     await client.start()
     accountant = await server.spawn(Accountant, "accountant")
