@@ -182,7 +182,7 @@ class KeyRing:
         self._follow("another process has its name, or it was away for too long")
         if isinstance(answer, Refusal):
             log.info("node_not_enrolled", node=request.node, reason=answer.reason)
-            return NotEnrolled(answer.reason, answer.soon)
+            return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)
 
