@@ -14,8 +14,8 @@ ANYBODY = "anybody"
 
 
 class Everybody(Guests):
-    """Everybody is a guest who was not dismissed, as `ANYBODY` unless admitted as something
-    else."""
+    """Everybody with a key is a guest who was not dismissed, as `ANYBODY` unless admitted as
+    something else."""
 
     def __init__(self, roles: Mapping[str, str] | None = None) -> None:
         super().__init__(roles)
@@ -33,7 +33,9 @@ class Everybody(Guests):
 
     def role(self, key: str) -> str | None:
         """See `Guests`."""
-        return None if key in self._forgotten else super().role(key) or ANYBODY
+        if not key or key in self._forgotten:
+            return None
+        return super().role(key) or ANYBODY
 
 
 class _EveryRole(frozenset[str]):

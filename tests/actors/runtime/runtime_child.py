@@ -19,6 +19,7 @@ from runtime_kit import Accountant, Bump
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.loop import run
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import ZeroMQTransport
 
 
@@ -45,7 +46,8 @@ class ChildAccountant(Accountant):
 
 
 async def serve(address: str, name: str) -> None:
-    system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    transport = ZeroMQTransport(guests=Everybody())
+    system = ActorSystem(transport, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
     await system.start()
     leaving = asyncio.Event()
     accountant = await system.spawn(lambda: ChildAccountant(leaving), "accountant")

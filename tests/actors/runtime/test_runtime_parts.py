@@ -45,6 +45,7 @@ from spotlight.transport.control import (
     ZeroMQTransport,
     encode_envelope,
     encode_message,
+    key_of,
 )
 from spotlight.transport.control.memory_connection import MemoryConnection
 
@@ -282,13 +283,16 @@ async def test_an_address_that_a_message_made_up_is_dialled_now_and_then_and_log
 
 
 async def test_a_process_can_be_asked_by_an_address_that_is_not_its_own() -> None:
-    transport = ZeroMQTransport(advertise="tcp://coordinator.example:7777")
-    server = ActorSystem(transport, rng=random.Random(0))
-    client = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    transport = ZeroMQTransport(guests=Everybody(), advertise="tcp://coordinator.example:7777")
+    server, client = (
+        ActorSystem(each, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
+        for each in (transport, ZeroMQTransport(guests=Everybody()))
+    )
     await server.start()
     await client.start()
     accountant = await server.spawn(Accountant, "accountant")
-    ref = client.well_known(transport.router.endpoint, "accountant")
+    address = f"{transport.router.endpoint}/{key_of(transport.address)}"
+    ref = client.well_known(address, "accountant")
     watcher = Watcher(ref)
     await client.spawn(lambda: watcher, "watcher")
     assert await client.ask(ref, ReadTally(), timeout_s=10.0) == Tally(())

@@ -18,7 +18,9 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Down, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.runtime.loop import CHOICE_VARIABLE
 from spotlight.errors import ActorDied, AddressInUse, PeerUnreachable, RemoteError
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control.keys import place_of
 
 pytestmark = pytest.mark.both_loops
 
@@ -51,7 +53,8 @@ class Family:
 
 @pytest.fixture
 async def family(tmp_path: Path) -> AsyncIterator[Family]:
-    system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    transport = ZeroMQTransport(guests=Everybody())
+    system = ActorSystem(transport, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
     await system.start()
     parent = Parent()
     await system.spawn(lambda: parent, "parent")
@@ -124,6 +127,7 @@ async def test_a_frozen_process_is_a_down_by_heartbeat(family: Family) -> None:
 
 
 async def test_a_port_in_use_is_named_at_the_start(family: Family) -> None:
-    system = ActorSystem(ZeroMQTransport(family.accountant.address), rng=random.Random(0))
-    with pytest.raises(AddressInUse, match=family.accountant.address):
+    place = place_of(family.accountant.address)
+    system = ActorSystem(ZeroMQTransport(place), rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
+    with pytest.raises(AddressInUse, match=place):
         await system.start()

@@ -8,9 +8,10 @@ import socket
 from collections.abc import Callable
 
 import msgspec
-from transport_kit import Everybody, RawPeer, eventually, raw_address
+from transport_kit import RawPeer, eventually, raw_address
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import (
     PROTOCOL_VERSION,
     Envelope,
@@ -53,8 +54,10 @@ class Service:
 
     def __init__(self, settings: ZeroMQSettings) -> None:
         self.transport = ZeroMQTransport(guests=Everybody(), settings=settings)
-        self.system = ActorSystem(self.transport, rng=random.Random(0))
-        self.client = ActorSystem(ZeroMQTransport(guests=Everybody()), rng=random.Random(0))
+        self.system, self.client = (
+            ActorSystem(each, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
+            for each in (self.transport, ZeroMQTransport(guests=Everybody()))
+        )
         self.asked = 0
         self._connections: list[socket.socket] = []
 

@@ -16,6 +16,7 @@ from bad_input_kit import MEBIBYTE, Count, Counted, Raw, Service
 from transport_kit import WITHIN_S, eventually, raw_address
 
 from spotlight.actors.runtime import ActorRef, ActorSystem
+from spotlight.testing.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.control.keys import place_of
 
@@ -41,6 +42,7 @@ BESIEGED = """
 import asyncio, random, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from spotlight.actors.runtime import Actor, ActorSystem, Message, handles
+from spotlight.testing.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 from spotlight.transport.control import Guests, ZeroMQTransport
 
 class Count(Message, frozen=True):
@@ -58,8 +60,8 @@ class Opener(Actor):
         return Counted(len(files))
 
 async def main():
-    guests = Guests({sys.argv[1]: "guest"})
-    system = ActorSystem(ZeroMQTransport(guests=guests), rng=random.Random(0))
+    transport = ZeroMQTransport(guests=Guests({sys.argv[1]: ANYBODY}))
+    system = ActorSystem(transport, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
     await system.start()
     await system.spawn(Opener, "opener")
     print(system.address, flush=True)
@@ -202,8 +204,8 @@ async def test_strangers_leave_descriptors_to_guests_however_few_there_are() -> 
     assert process.stdout is not None
     address = (await asyncio.wait_for(process.stdout.readline(), WITHIN_S * 2)).decode().strip()
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
-    guests = Guests({key_of(address): "guest"})
-    client = ActorSystem(ZeroMQTransport(keys=keys, guests=guests), rng=random.Random(0))
+    transport = ZeroMQTransport(keys=keys, guests=Guests({key_of(address): ANYBODY}))
+    client = ActorSystem(transport, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
     crowd: list[socket.socket] = []
     host, _, port = place_of(address).removeprefix("tcp://").partition(":")
     try:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from transport_kit import WITHIN_S, Everybody, Recorder
+from transport_kit import WITHIN_S, Recorder
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
 from spotlight.testing.open_door import Everybody

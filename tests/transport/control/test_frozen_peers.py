@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 
 import psutil
 import pytest
-from transport_kit import Everybody, Recorder, StallingProxy
+from transport_kit import Recorder, StallingProxy
 
 from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings

@@ -26,9 +26,11 @@ for module in (remote, links, wire, zeromq):
     module.PROTOCOL_VERSION = codec.PROTOCOL_VERSION
 from spotlight.actors.runtime.envelopes import Done
 from spotlight.actors.runtime import ActorSystem
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 async def main():
-    system = ActorSystem(zeromq.ZeroMQTransport(), rng=random.Random(0))
+    transport = zeromq.ZeroMQTransport(guests=Everybody())
+    system = ActorSystem(transport, rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING)
     await system.start()
     try:
         await system.ask(system.well_known(sys.argv[1], "counter"), Done(), timeout_s=10.0)

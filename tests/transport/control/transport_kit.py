@@ -8,7 +8,7 @@ from collections.abc import Callable
 import msgpack
 import zmq
 
-from spotlight.transport.control import PROTOCOL_VERSION, Dialect, Guests, KeyPair, key_of
+from spotlight.transport.control import PROTOCOL_VERSION, Dialect, KeyPair, key_of
 from spotlight.transport.control.keys import key_bytes, place_of
 
 WITHIN_S = 15.0
@@ -19,20 +19,6 @@ RAW_KEYS = KeyPair.derived(b"raw")
 def raw_address(number: int = 1) -> str:
     """Those that raw peers may say they have."""
     return f"tcp://raw:{number}/{RAW_KEYS.public}"
-
-
-class Everybody(Guests):
-    """Takes connections of every key but those that were forgotten."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._unwanted: set[str] = set()
-
-    def forget(self, key: str) -> None:
-        self._unwanted.add(key)
-
-    def role(self, key: str) -> str | None:
-        return None if not key or key in self._unwanted else "guest"
 
 
 class Recorder:
