@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
 from spotlight.actors.runtime import Down
 from spotlight.transport.control import Guests, Message
-from spotlight.types import Pool
 
 ANYBODY = "anybody"
 """The role of whoever comes."""
@@ -60,15 +58,3 @@ class _AnybodySaysAnything(Mapping[type[Message], frozenset[str]]):
 
 ANYBODY_SAYS_ANYTHING: Mapping[type[Message], frozenset[str]] = _AnybodySaysAnything()
 """Rights for an `ActorSystem` with the guests `Everybody`."""
-
-
-class KeyForEverybody(KeyRing):
-    """Everybody is an operator, and the node that it says."""
-
-    def user(self, address: str) -> str:
-        """See `KeyRing`."""
-        return OPERATOR
-
-    def report(self, node: str, pool: Pool, address: str, workers: Iterable[str]) -> str:
-        """See `KeyRing`."""
-        return ""

@@ -26,6 +26,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.jobs import JobSpec
 from spotlight.store.run_folder import RunFolder
 from spotlight.store.runs_folder import RunsFolder
+from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.transport.tensors import ArtifactStore, BundleStore
 
 
@@ -61,7 +62,13 @@ class Town:
         """A coordinator in that process."""
 
         def coordinator() -> Coordinator:
-            return Coordinator(RunsFolder(self.runs), rng(), self._open_store, mirror=self.mirror)
+            return Coordinator(
+                RunsFolder(self.runs),
+                rng(),
+                self._open_store,
+                KeyForEverybody(system.post.transport),
+                mirror=self.mirror,
+            )
 
         return await system.spawn(coordinator, "coordinator")
 

@@ -354,11 +354,11 @@ def test_a_run_that_went_back_may_have_later_records_until_it_goes_on(path: Path
 
 def test_a_run_keeps_its_identity(path: Path) -> None:
     journal = Journal.open(path, "owner")
-    first = identify(journal, "tiny", random.Random(1))
+    first = identify(journal, "tiny", random.Random(1), "abc123")
     assert first.job_id.startswith("tiny-")
     journal.close()
     journal = Journal.open(path, "owner")
-    assert identify(journal, "tiny", random.Random(2)) == first
+    assert identify(journal, "tiny", random.Random(2), "another") == first
     journal.close()
 
 
@@ -399,7 +399,7 @@ def test_a_write_that_fails_is_reported_and_raised_and_changes_nothing(path: Pat
 def test_a_run_keeps_its_order_of_prompts(path: Path, by: str) -> None:
     journal = Journal.open(path, "owner")
     if by == "this one":
-        identify(journal, "tiny", random.Random(1))
+        identify(journal, "tiny", random.Random(1), "abc123")
     else:
         journal.write({"identity": b'{"job_id":"tiny-1","token":"secret"}'})
     journal.close()

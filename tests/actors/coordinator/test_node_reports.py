@@ -14,6 +14,7 @@ from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.protocol import NodeNotice, NodeReport, NodeUnknown, PreemptNode
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.store.runs_folder import RunsFolder
+from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
 
@@ -45,15 +46,17 @@ class Node:
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[Node]:
     async with Cluster() as cluster:
+        system = await cluster.system("coordinator")
 
         def coordinator() -> Coordinator:
             return Coordinator(
                 RunsFolder(tmp_path),
                 random.Random(0),
                 lambda folder, token: BundleStore(folder, token=token),
+                KeyForEverybody(system.post.transport),
             )
 
-        ref = await (await cluster.system("coordinator")).spawn(coordinator, "coordinator")
+        ref = await system.spawn(coordinator, "coordinator")
         actor = Actor()
         await (await cluster.system("node")).spawn(lambda: actor, "node")
         yield Node(actor, ref)

@@ -23,6 +23,7 @@ SAVED = SavedSession(
         }
     ),
     "token",
+    "abc123",
 )
 
 

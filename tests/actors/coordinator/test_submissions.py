@@ -44,6 +44,7 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
 from spotlight.store.run_folder import RunFolder
 from spotlight.store.runs_folder import RunsFolder
+from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
@@ -61,7 +62,10 @@ class Office:
 
     async def open(self) -> None:
         def coordinator() -> Coordinator:
-            return Coordinator(RunsFolder(self.runs), random.Random(0), _open_store, self.timings)
+            keys = KeyForEverybody(self.system.post.transport)
+            return Coordinator(
+                RunsFolder(self.runs), random.Random(0), _open_store, keys, self.timings
+            )
 
         self.ref = await self.system.spawn(coordinator, "coordinator")
 
