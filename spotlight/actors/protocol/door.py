@@ -61,6 +61,8 @@ class NotEnrolled(Message, frozen=True):
     reason: str
     soon: bool = False
     """Whether the same may be granted in a minute, when whoever has the name now may be gone."""
+    token_ended: bool = False
+    """Whether the token of whoever asks is used up, expired or revoked."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "reason", most=LONGEST_ERROR)
