@@ -201,6 +201,7 @@ async def _serve_coordinator(
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
     from spotlight.actors.coordinator.door import Door
     from spotlight.actors.coordinator.mirroring import MirrorPlace
+    from spotlight.actors.protocol.dialect import own_dialect
     from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.store.run_folder import replace_file
@@ -212,7 +213,11 @@ async def _serve_coordinator(
     rng, timings = random.Random(secrets.randbits(64)), Timings()
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(
-        place.bind, keys=identity.pair, advertise=place.advertise, settings=settings
+        place.bind,
+        keys=identity.pair,
+        dialect=own_dialect(),
+        advertise=place.advertise,
+        settings=settings,
     )
     keys = identity.open_ring(transport, timings.door)
     system = ActorSystem(transport, rng=rng, rights=MAY_SAY, timings=timings.runtime)
@@ -456,6 +461,7 @@ async def _serve_node(
     template: str,
 ) -> None:
     from spotlight.actors.node.node import NodeScheduler
+    from spotlight.actors.protocol.dialect import own_dialect
     from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem
     from spotlight.actors.runtime.fork_launcher import ForkLauncher
@@ -470,6 +476,7 @@ async def _serve_node(
     transport = ZeroMQTransport(
         place.bind,
         keys=identity.pair,
+        dialect=own_dialect(),
         advertise=place.advertise,
         settings=ZeroMQSettings(timings.connections),
     )

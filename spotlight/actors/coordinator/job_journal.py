@@ -65,7 +65,7 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many iterations in a row, up to this one, had nothing but equal rewards."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The durable checkpoint from which lost trainers begin again."""
 
     completed: int
@@ -73,7 +73,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Inside the run folder."""
 
 
-class TrainingState(msgspec.Struct, frozen=True):
+class TrainingState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of training that the trainers left in stores last."""
 
     completed: int
@@ -91,7 +91,7 @@ class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its number, and the iterations that it went on from."""
 
 
-class Rewound(msgspec.Struct, frozen=True):
+class Rewound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Trainers began again before what they had trained."""
 
     first_lease: int
@@ -99,7 +99,7 @@ class Rewound(msgspec.Struct, frozen=True):
     same version."""
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stays the same when a coordinator comes back to a run."""
 
     job_id: str

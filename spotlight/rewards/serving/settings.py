@@ -13,7 +13,7 @@ BUILT_IN: tuple[RewardKind, ...] = ("ocr", "compositional")
 """Kinds of rewards that can be served by their name."""
 
 
-class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ServingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scorer and how it is served."""
 
     scorer: str
