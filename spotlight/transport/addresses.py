@@ -87,6 +87,15 @@ def host_of(address: str) -> str:
     return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a host without brackets is reached from this machine alone. Of the names only
+    `localhost` is known to be."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def refusal(option: str, text: str, problem: str) -> UserError:
     """The error of what was given as an option."""
     return UserError(
