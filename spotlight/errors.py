@@ -21,7 +21,8 @@ SpotlightError
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
 │   ├── PeerUnreachable       no connection to the process of the receiver
-│   │   └── NotAdmitted       the process of the receiver does not take connections of our key
+│   │   ├── NotAdmitted       the process of the receiver does not take connections of our key
+│   │   └── OtherVersion      the process of the receiver is of another build of Spotlight
 │   ├── NotAllowed            the receiver does not take this message from our key
 │   ├── AskTimeout            no answer in time; the request may have run
 │   ├── ActorDied             the receiver ended before it answered
@@ -171,6 +172,11 @@ class PeerUnreachable(ActorError):
 class NotAdmitted(PeerUnreachable):
     """Who was dialled is there and takes no connections of this process's key: it is not known
     there, or not any more."""
+
+
+class OtherVersion(PeerUnreachable):
+    """Who was dialled is there, and of a build of Spotlight that says other things than this one;
+    the message names both."""
 
 
 class NotAllowed(ActorError):

@@ -26,7 +26,7 @@ _PACKAGE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _SECRET = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})=(.+)@([^@/\s]+)")
 
 
-class RewardSecret(msgspec.Struct, frozen=True, kw_only=True):
+class RewardSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The value of an `Authorization` header, where it is, and to whom it may be sent."""
 
     host: str
@@ -60,7 +60,7 @@ class OwnCode(NamedTuple):
     """`module:Class`."""
 
 
-class Permissions(msgspec.Struct, frozen=True, kw_only=True):
+class Permissions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """See the module's docstring. By default nothing is allowed."""
 
     code: tuple[str, ...] = ()

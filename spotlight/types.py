@@ -44,8 +44,8 @@ it."""
 NO_CONTROLS = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z"
 
 
-class Record(msgspec.Struct, frozen=True):
-    """A part of a message."""
+class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a message, or of what is kept for later. Unknown fields are refused."""
 
 
 class Prompt(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ class Request(Record, frozen=True):
     """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
 
 
-class StoreEndpoint(msgspec.Struct, frozen=True):
+class StoreEndpoint(Record, frozen=True):
     """Where a store is reached."""
 
     host: Annotated[str, msgspec.Meta(max_length=255, pattern=r"^[A-Za-z0-9._:%-]+\Z")]
@@ -147,7 +147,7 @@ class StoreEndpoint(msgspec.Struct, frozen=True):
         return self.host, self.port, self.machine, self.root
 
 
-class BundleOffer(msgspec.Struct, frozen=True):
+class BundleOffer(Record, frozen=True):
     """A bundle that can be pulled."""
 
     key: Annotated[str, msgspec.Meta(max_length=KEY_LIMIT, pattern=_VISIBLE)]

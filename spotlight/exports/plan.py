@@ -20,7 +20,7 @@ from spotlight.store.run_folder import (
 from spotlight.types import ExportedWeights, ExportFormat
 
 
-class ExportPlan(msgspec.Struct, frozen=True, kw_only=True):
+class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is written where."""
 
     model: ModelSpec

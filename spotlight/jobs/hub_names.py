@@ -58,7 +58,7 @@ _PATH = rf"^{_PART}(/{_PART}){{0,3}}\Z"
 """Of a file in a checkpoint: it can name nothing outside."""
 
 
-class HubFile(msgspec.Struct, frozen=True):
+class HubFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a checkpoint of the hub."""
 
     path: Annotated[str, msgspec.Meta(max_length=400, pattern=_PATH)]

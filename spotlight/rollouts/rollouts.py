@@ -106,7 +106,8 @@ class Rollouts:
 
         Raises `JobError` or `CheckpointError` for what cannot be done, `RequestRefused` if the
         coordinator runs something else, and `ActorError` if it does not answer: `NotAdmitted` if
-        it does not know the token, `NotAllowed` if that is for something else.
+        it does not know the token, `NotAllowed` if that is for something else, `OtherVersion` if it
+        is of another build of Spotlight.
         """
         work = work_of(model, sampler, rewards, threads)
         token = await asyncio.to_thread(resolve, "join", join)

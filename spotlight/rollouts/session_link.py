@@ -36,6 +36,7 @@ from spotlight.errors import (
     ActorError,
     NotAdmitted,
     NotAllowed,
+    OtherVersion,
     RemoteError,
     RequestRefused,
     SessionEnded,
@@ -208,7 +209,7 @@ class SessionLink:
                     self._runner = began.runner
                     self._silent_since = None
                     return
-                except (RequestRefused, NotAdmitted, NotAllowed) as error:
+                except (RequestRefused, NotAdmitted, NotAllowed, OtherVersion) as error:
                     raise self._end(str(error)) from error
                 except ActorError as error:
                     if self._is_given_up(loop.time()):

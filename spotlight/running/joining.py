@@ -10,7 +10,8 @@ import os
 import secrets
 from pathlib import Path
 
-from spotlight.errors import ActorError, NotAdmitted, NotAllowed, UserError
+from spotlight.actors.protocol.dialect import own_dialect
+from spotlight.errors import ActorError, NotAdmitted, NotAllowed, OtherVersion, UserError
 from spotlight.join_token import JoinToken
 from spotlight.store.secret_files import read_secret_file
 from spotlight.transport.addresses import host_of, require_known
@@ -62,6 +63,7 @@ def transport_of(
         bind or "tcp://127.0.0.1:0",
         keys=join.keys,
         guests=Guests({join.key: "coordinator"}),
+        dialect=own_dialect(),
         advertise=None if bind else _unshared_place(),
         settings=settings,
     )
@@ -86,6 +88,8 @@ def unreached(join: JoinToken, error: ActorError) -> UserError:
             f"this join token ({join.id}) does not allow that; ask the coordinator's operator for"
             " one of another role (`spotlight token new --role`)"
         )
+    if isinstance(error, OtherVersion):
+        return UserError(str(error))
     return UserError(
         f"no answer from {join.place} ({error}); is spotlight-coordinator running there?"
     )

@@ -18,7 +18,7 @@ _MOST_SEEDS = 4096
 _LONGEST_LAG = 1000
 
 
-class StalenessPlan(msgspec.Struct, frozen=True, kw_only=True):
+class StalenessPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whose seeds are scored with which weights."""
 
     run: str

@@ -34,7 +34,7 @@ Rewards = tuple[tuple[float, ...], ...]
 """One row per prompt, one reward per seed."""
 
 
-class Scoring(msgspec.Struct, frozen=True, kw_only=True):
+class Scoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All seeds of all prompts, scored with one version of the weights."""
 
     treatment: Treatment
@@ -45,7 +45,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True):
     rewards: Rewards
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A scoring against `rollout` with the newest weights."""
 
     treatment: Treatment | Literal["shuffled"]
@@ -58,7 +58,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     fidelity: RankFidelity
 
 
-class StalenessRecord(msgspec.Struct, frozen=True, kw_only=True):
+class StalenessRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What `staleness.json` holds."""
 
     format: int = FORMAT

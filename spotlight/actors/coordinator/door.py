@@ -13,7 +13,6 @@ from typing import Any
 
 import structlog
 
-from spotlight import __version__
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.key_ring import KeyRing
 from spotlight.actors.protocol.door import (
@@ -82,7 +81,8 @@ class Door(Actor):
     async def on_get_guests(self, message: GetGuests) -> GuestList:
         """Who may come in, and who is there."""
         self._keys.sweep()
-        return self._keys.guest_list(__version__)
+        post = self.system.post
+        return self._keys.guest_list(post.transport.dialect, post.other_versions)
 
     def _once_saved(self, answer: Message) -> asyncio.Task[Any]:
         """Others are served while it is written."""

@@ -29,7 +29,8 @@ from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
-from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
+from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import BundleOffer, RequestId, RequestKind
 
 log = structlog.get_logger(__name__)
 
@@ -65,7 +66,7 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """So many iterations in a row, up to this one, had nothing but equal rewards."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
+class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The durable checkpoint from which lost trainers begin again."""
 
     completed: int
@@ -73,7 +74,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     """Inside the run folder."""
 
 
-class TrainingState(msgspec.Struct, frozen=True):
+class TrainingState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of training that the trainers left in stores last."""
 
     completed: int
@@ -91,7 +92,7 @@ class Trainers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Its number, and the iterations that it went on from."""
 
 
-class Rewound(msgspec.Struct, frozen=True):
+class Rewound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Trainers began again before what they had trained."""
 
     first_lease: int
@@ -99,7 +100,7 @@ class Rewound(msgspec.Struct, frozen=True):
     same version."""
 
 
-class Identity(msgspec.Struct, frozen=True):
+class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What stays the same when a coordinator comes back to a run."""
 
     job_id: str
@@ -117,15 +118,15 @@ class JobJournal:
     raises `JournalError` when it cannot be.
 
     Args:
-        endpoint: where the run folder's store is reached now.
+        store: the run folder's.
         failed: told of every write that fails, before it raises.
     """
 
     def __init__(
-        self, journal: Journal, endpoint: StoreEndpoint, failed: Callable[[JournalError], None]
+        self, journal: Journal, store: ArtifactStore, failed: Callable[[JournalError], None]
     ) -> None:
         self._journal = journal
-        self._endpoint = endpoint
+        self._store = store
         self._failed = failed
         self._staged: dict[str, SavedRow | None] = {}
 
@@ -160,7 +161,7 @@ class JobJournal:
         """Where a bundle of the run folder's store is now: the store has another address with every
         coordinator.
         """
-        return msgspec.structs.replace(bundle, store=self._endpoint)
+        return msgspec.structs.replace(bundle, store=self._store.readable(bundle.key))
 
     # --- requests ---
 

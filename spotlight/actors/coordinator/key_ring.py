@@ -12,7 +12,7 @@ import asyncio
 import secrets
 import string
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -33,7 +33,7 @@ from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
 from spotlight.store.secret_files import read_secret_file, write_secret_file
 from spotlight.timings import DoorTimings
-from spotlight.transport.control import ControlTransport
+from spotlight.transport.control import ControlTransport, Dialect
 from spotlight.transport.control.keys import KeyPair, key_of, place_of
 from spotlight.types import Pool, TokenRole
 
@@ -117,8 +117,8 @@ class KeyRing:
             and join.coordinator == self._transport.address
         )
 
-    def guest_list(self, software: str) -> GuestList:
-        """For people."""
+    def guest_list(self, own: Dialect, others: Mapping[str, Dialect]) -> GuestList:
+        """For people. `others` is what those speak, by key, that were not understood."""
         now, book = self._clock(), self._book
         tokens = tuple(
             KnownToken(
@@ -128,6 +128,7 @@ class KeyRing:
                 max(0, token.uses - token.used),
                 None if token.expires_at is None else token.expires_at - now,
                 token.revoked_at is not None,
+                _build(others, token.key),
             )
             for token in book.tokens
         )
@@ -137,11 +138,12 @@ class KeyRing:
                 node.pool,
                 node.token,
                 book.is_there(node.name),
-                revoked=node.revoked_at is not None,
+                _build(others, node.key),
+                node.revoked_at is not None,
             )
             for node in book.nodes
         )
-        return GuestList(tokens, nodes, software)
+        return GuestList(tokens, nodes, str(own))
 
     # --- those who need no token ---
 
@@ -288,6 +290,10 @@ def _read(path: Path) -> SavedBook:
         return msgspec.json.decode(file.book, type=SavedBook)
     except (msgspec.MsgspecError, ValueError) as error:
         raise _damaged(path, str(error)) from error
+
+
+def _build(others: Mapping[str, Dialect], key: str) -> str:
+    return str(others[key]) if key in others else ""
 
 
 def _damaged(path: Path | None, problem: str) -> RunFolderError:

@@ -16,7 +16,13 @@ from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.runtime.log_limiter import LogLimiter
-from spotlight.errors import AccessRefused, ActorError, NotAdmitted, SpotlightError
+from spotlight.errors import (
+    AccessRefused,
+    ActorError,
+    NotAdmitted,
+    OtherVersion,
+    SpotlightError,
+)
 from spotlight.timings import Timings
 from spotlight.transport.control import ControlTransport
 
@@ -77,7 +83,8 @@ class Enrolment:
 
     async def insist(self) -> Enrolled:
         """The same once the coordinator answers, however long that takes. Raises `AccessRefused`
-        at once if it will not take the node, and after a while if it might have."""
+        at once if it will not take the node, or is of another build, and after a while if it might
+        have."""
         loop, timings = asyncio.get_running_loop(), self._timings.node
         refused_at: float | None = None
         while True:
@@ -88,6 +95,8 @@ class Enrolment:
                 if not error.soon or loop.time() - refused_at >= timings.refused_limit_s:
                     raise
                 self._log("join_refused", error)
+            except OtherVersion as error:
+                raise AccessRefused(str(error)) from error
             except ActorError as error:
                 refused_at = None
                 self._log("waiting_for_coordinator", error)

@@ -125,6 +125,12 @@ class KnownToken(Record, frozen=True):
     expires_in_s: float | None
     """Negative if it has expired; None if it never does."""
     revoked: bool = False
+    software: str = ""
+    """The build of Spotlight of whoever came by it last, if that does not fit the coordinator's;
+    empty if it does."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "software")
 
 
 class KnownNode(Record, frozen=True):
@@ -136,7 +142,7 @@ class KnownNode(Record, frozen=True):
     """The id of the token by which it came; empty if it needed none."""
     is_connected: bool
     software: str = ""
-    """Its version of Spotlight if that does not fit the coordinator's; empty if it does."""
+    """Its build of Spotlight if that does not fit the coordinator's; empty if it does."""
     revoked: bool = False
 
     def __post_init__(self) -> None:
@@ -149,4 +155,4 @@ class GuestList(Message, frozen=True):
     tokens: tuple[KnownToken, ...]
     nodes: tuple[KnownNode, ...]
     software: str
-    """The coordinator's version."""
+    """The coordinator's build."""

@@ -177,7 +177,15 @@ class _Connection:
         if not packet:
             self._lose()
             return
-        match msgspec.msgpack.decode(packet, type=Report):
+        try:
+            report = msgspec.msgpack.decode(packet, type=Report)
+        except msgspec.MsgspecError as error:  # it is of another build
+            log.error("template_not_understood", reason=str(error))
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self._lose()
+            return
+        match report:
             case Ready(pid):
                 with contextlib.suppress(ProcessLookupError):  # its end is read next
                     self._pidfd = os.pidfd_open(pid)

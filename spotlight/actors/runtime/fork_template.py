@@ -39,7 +39,7 @@ _CREDENTIALS = struct.Struct("3i")
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class ForkRequest(msgspec.Struct, frozen=True):
+class ForkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Asks for a process that runs `python -m MODULE` with these arguments. A descriptor that comes
     along becomes its standard input: what it shall read there, the template never has."""
 
@@ -51,26 +51,26 @@ class ForkRequest(msgspec.Struct, frozen=True):
     """Its output is appended to this file."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class Ready(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The template has imported everything; its first message on each connection."""
 
     pid: int
     """The template's process id."""
 
 
-class Forked(msgspec.Struct, frozen=True, tag=True):
+class Forked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Answers a request; the process's pidfd comes along."""
 
     pid: int
 
 
-class NotForked(msgspec.Struct, frozen=True, tag=True):
+class NotForked(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Answers a request that cannot be met."""
 
     reason: str
 
 
-class Exited(msgspec.Struct, frozen=True, tag=True):
+class Exited(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """A forked process ended."""
 
     pid: int
@@ -101,15 +101,22 @@ class _Launcher:
                 self.connection.shutdown(socket.SHUT_RDWR)
 
     def receive(self) -> tuple[ForkRequest, int | None] | None:
-        """The next request and its descriptor; None if it is gone."""
+        """The next request and its descriptor; None if it is gone, or asks what this template does
+        not know, and so is of another build."""
         try:
             packet, descriptors, _, _ = socket.recv_fds(self.connection, PACKET_LIMIT, 1)
         except ConnectionError:
             return None
         if not packet:
             return None
-        request = msgspec.msgpack.decode(packet, type=ForkRequest)
-        return request, descriptors[0] if descriptors else None
+        stdin = descriptors[0] if descriptors else None
+        try:
+            return msgspec.msgpack.decode(packet, type=ForkRequest), stdin
+        except msgspec.MsgspecError as error:
+            sys.stderr.write(f"a request to fork was refused: {error}\n")
+            if stdin is not None:
+                os.close(stdin)
+            return None
 
 
 class _Template:

@@ -62,6 +62,8 @@ Rights = Mapping[type[Message], Collection[str]]
 """Which roles may say a message to another process."""
 
 _OTHER_VERSIONS_KEPT = 4096
+_VERSIONS_LOG_S = 600.0
+"""Of one key's lines: who is of another version tries again and again, until it is updated."""
 
 
 class _Peer(NamedTuple):
@@ -98,6 +100,7 @@ class RemoteDelivery:
         """The connected processes, by address."""
         self._pushed_back_until: dict[ActorRef, float] = {}
         self._rejections_log = LogLimiter()
+        self._versions_log = LogLimiter(_VERSIONS_LOG_S)
         self._losses_log = LogLimiter()
         self._unreached_log = LogLimiter(system.timings.unreached_log_s)
 
@@ -252,10 +255,10 @@ class RemoteDelivery:
     def other_version(self, address: str, dialect: Dialect) -> None:
         """Remember whom nobody here understands, and say so now and then."""
         key = key_of(address)
-        unlogged = self._rejections_log.admit("other_version", _now())
+        unlogged = self._versions_log.admit(key, _now())
         if unlogged is not None:
-            software = dialect.software
-            log.warning("other_version", peer=address, software=software, unlogged=unlogged)
+            reason = self.transport.dialect.refusal(dialect)
+            log.warning("other_version", peer=address, reason=reason, unlogged=unlogged)
         self.other_versions[key] = dialect
         self.other_versions.move_to_end(key)
         if len(self.other_versions) > _OTHER_VERSIONS_KEPT:
@@ -263,7 +266,8 @@ class RemoteDelivery:
 
     def peer_lost(self, address: str, incarnation: int, reason: str) -> None:
         """A process is gone, or out of reach."""
-        if incarnation or self._unreached_log.admit(address, _now()) is not None:
+        is_told = key_of(address) in self.other_versions
+        if not is_told and (incarnation or self._unreached_log.admit(address, _now()) is not None):
             # Names of those who never said anything are theirs, and there may be any number.
             unlogged = self._losses_log.admit(
                 address if address in self._last_sequences else "", _now()

@@ -35,6 +35,7 @@ from spotlight.errors import (
     FrameRejected,
     MailboxFull,
     NotAdmitted,
+    OtherVersion,
     PeerUnreachable,
 )
 from spotlight.timings import RuntimeTimings
@@ -48,7 +49,9 @@ from spotlight.transport.control import (
     actor_incarnation,
     decode_message,
     encode_message,
+    key_of,
 )
+from spotlight.transport.control.keys import place_of
 
 log = structlog.get_logger(__name__)
 
@@ -367,23 +370,24 @@ class ActorSystem:
         """Fail the asks to a lost process, and report its actors to those who watch them."""
         for ask in self.asks.all():
             if lives_in(ask.ref, address, incarnation):
-                ask.fail(_loss(address, reason))
+                ask.fail(self._loss(address, reason))
         for cell in self.cells.values():
             cell.pushed_back_at.pop(address, None)
         self.watches.lose_process(address, incarnation)
 
+    def _loss(self, address: str, reason: str) -> PeerUnreachable:
+        if reason == NOT_ADMITTED:
+            return NotAdmitted(
+                f"{address} does not let this process in: its key is not known there, or not any"
+                " more; ask whoever runs it for a new join token, and copy the whole of it"
+            )
+        if key_of(address) in self.post.other_versions:
+            return OtherVersion(f"{place_of(address)} cannot be talked to: {reason}")
+        return PeerUnreachable(f"{address} was lost: {reason}")
+
 
 def _absence(ref: ActorRef) -> Reason:
     return "dead_incarnation" if ref.incarnation else "no_such_actor"
-
-
-def _loss(address: str, reason: str) -> PeerUnreachable:
-    if reason == NOT_ADMITTED:
-        return NotAdmitted(
-            f"{address} does not let this process in: its key is not known there, or not any more; "
-            "ask whoever runs it for a new join token, and copy the whole of it"
-        )
-    return PeerUnreachable(f"{address} was lost: {reason}")
 
 
 def _ended_failure(ref: ActorRef) -> Failure:

@@ -25,7 +25,7 @@ _FORMAT = 2
 _KEY = "commit"
 
 
-class _Record(msgspec.Struct, frozen=True):
+class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int
     origin: Origin
     step: int

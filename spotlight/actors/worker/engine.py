@@ -30,7 +30,7 @@ Fault = Literal["", "accelerator", "memory"]
 process on it will fail as well; or that its memory did not suffice this time."""
 
 
-class Origin(msgspec.Struct, frozen=True):
+class Origin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a batch is denoised with, besides its requests."""
 
     job: str

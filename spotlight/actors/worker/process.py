@@ -17,6 +17,7 @@ import sys
 import msgspec
 import structlog
 
+from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.runtime.launcher import PARENT, die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
@@ -81,6 +82,7 @@ async def _serve(arguments: argparse.Namespace, keys: WorkerKeys) -> None:
         place.bind,
         keys=keys.pair,
         guests=Guests(keys.guests),
+        dialect=own_dialect(),
         advertise=place.advertise,
         settings=settings,
     )

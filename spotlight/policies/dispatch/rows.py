@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-import msgspec
-
-from spotlight.types import BundleOffer, Commit, Request, Result
+from spotlight.types import BundleOffer, Commit, Record, Request, Result
 
 _STORY = 32
 """Of a request's life, so many of the latest events are remembered."""
@@ -36,7 +34,7 @@ class RequestState(Enum):
     GIVEN_UP = "given up"
 
 
-class SavedRow(msgspec.Struct, frozen=True, omit_defaults=True):
+class SavedRow(Record, frozen=True, omit_defaults=True):
     """What the journal holds of a request: how far it is, or how it ended.
 
     Example: `SavedRow(commit=Commit(step=10, bundle=..., row=2), rewards=(0.7,))` is finished.

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from spotlight.policies.exploration.contrast import best_contrast, squared_deviations
 from spotlight.policies.exploration.fidelity import Totals
@@ -26,8 +25,7 @@ USUAL_GROUPS = 4.0
 """Prompt groups, of e times as many previews as are kept, which count as much as that guess."""
 
 
-@dataclass(frozen=True)
-class ChoiceWorth(Totals):
+class ChoiceWorth(Totals, frozen=True):
     """Sums over prompt groups that could choose; they add up, and fade."""
 
     groups: float = 0.0

@@ -20,7 +20,10 @@ from operator import add
 from statistics import fmean, mean, variance
 from typing import Self
 
+from msgspec.structs import astuple
+
 from spotlight.policies.exploration.contrast import squared_deviations
+from spotlight.types import Record
 
 FADING = 0.95
 """What an iteration leaves of what was seen before it: the policy moves. So exploration that is off
@@ -49,20 +52,18 @@ Pair = tuple[float, float]
 """The preview reward and the fresh reward of one probe."""
 
 
-@dataclass(frozen=True)
-class Totals:
+class Totals(Record, frozen=True):
     """Numbers that add up, and fade."""
 
     def __add__(self, other: Self) -> Self:
-        return type(self)(*map(add, vars(self).values(), vars(other).values()))
+        return type(self)(*map(add, astuple(self), astuple(other)))
 
     def faded(self) -> Self:
         """As an iteration later."""
-        return type(self)(*(FADING * total for total in vars(self).values()))
+        return type(self)(*(FADING * total for total in astuple(self)))
 
 
-@dataclass(frozen=True)
-class Agreement(Totals):
+class Agreement(Totals, frozen=True):
     """Counts of pairs of probes of one group, faded; they add up.
 
     Ties of the preview alone and of the fresh reward alone; pairs that tie in both say nothing.
@@ -100,8 +101,7 @@ class Agreement(Totals):
         return min(1.0, tau + DOUBT * math.sqrt(max(0.0, 1 - tau * tau) / self.pairs))
 
 
-@dataclass(frozen=True)
-class Gain(Totals):
+class Gain(Totals, frozen=True):
     """Contrast of the seeds that were kept, summed over iterations and faded; they add up."""
 
     iterations: float = 0.0

@@ -16,6 +16,7 @@ from typing import TypeVar
 from spotlight.policies.exploration.fidelity import agreement
 from spotlight.policies.exploration.ranking import spearman, spread
 from spotlight.policies.exploration.selection import max_variance_subset
+from spotlight.types import Record
 
 RESAMPLES = 1000
 """Of the prompts, for one interval."""
@@ -27,16 +28,14 @@ T = TypeVar("T")
 Interval = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Estimate:
+class Estimate(Record, frozen=True):
     """A figure over prompts with its 95 % bootstrap interval; None where there are too few."""
 
     value: float | None
     interval: Interval | None
 
 
-@dataclass(frozen=True)
-class RankFidelity:
+class RankFidelity(Record, frozen=True):
     """How well the rewards of one scoring rank seeds as those of another do.
 
     The correlations are over prompts whose rewards vary in both scorings; the others are counted.

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from spotlight.policies.exploration.contrast import (
@@ -68,13 +67,12 @@ class Evidence(Record, frozen=True):
         return Evidence(self.count * factor, self.total * factor)
 
 
-@dataclass(frozen=True)
-class Knowledge:
+class Knowledge(Record, frozen=True):
     """What iterations so far taught: plain numbers by prompt and by category, for the caller to
     keep."""
 
-    prompts: Mapping[str, Evidence] = field(default_factory=dict)
-    categories: Mapping[str, Population] = field(default_factory=dict)
+    prompts: Mapping[str, Evidence] = {}
+    categories: Mapping[str, Population] = {}
 
     def after(self, learnt: Knowledge) -> Knowledge:
         """With what an iteration taught since."""

@@ -13,7 +13,7 @@ BUILT_IN: tuple[RewardKind, ...] = ("ocr", "compositional")
 """Kinds of rewards that can be served by their name."""
 
 
-class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ServingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One scorer and how it is served."""
 
     scorer: str
@@ -34,3 +34,9 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the value of the `Authorization` header that requests must bear."""
     authorization_variable: str | None = None
     """An environment variable that holds it instead."""
+    certificate: str | None = None
+    """A file with the certificate to speak TLS with, and those that signed it."""
+    key: str | None = None
+    """A file with the key of the certificate."""
+    plain: bool = False
+    """Other machines may ask without TLS."""

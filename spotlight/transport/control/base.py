@@ -45,7 +45,8 @@ class TransportListener(Protocol):
         `NOT_ADMITTED` if the process does not take connections of our key."""
 
     def other_version(self, address: str, dialect: Dialect) -> None:
-        """A guest was refused, since it speaks another dialect."""
+        """Who dialled, or was dialled, speaks another dialect, so that it was refused. Of one that
+        was dialled this is said before its `peer_lost`."""
 
     def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
         """The transport itself refused something and saw to the peer. `address` is what the peer
@@ -57,6 +58,8 @@ class ControlTransport(Protocol):
 
     guests: Guests
     """Whose connections it takes, and as what."""
+    dialect: Dialect
+    """What this process speaks. Who speaks another one is not connected."""
 
     @property
     def address(self) -> str:

@@ -5,8 +5,8 @@ bytes, so a transport or a router never decodes a body that is not for it. A mes
 MessagePack map that names its type in `type`; any MessagePack library can read it.
 
 Invariants: nothing read from a wire can run code; what decodes has the declared types and ranges;
-what does not is a `BadInput` with its reason, never another error; fields that the receiver does
-not know are ignored; a header that encodes here decodes there.
+what does not is a `BadInput` with its reason, never another error, and so is a field that the
+receiver does not know; a header that encodes here decodes there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ process."""
 _MALFORMED = (msgspec.MsgspecError, ValueError, TypeError, RecursionError, OverflowError)
 
 
-class ActorRef(msgspec.Struct, frozen=True, array_like=True):
+class ActorRef(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Where an actor is. A value: hashable, printable, sendable, and never proof of life.
 
     Raises `BadInput` when its texts hold control characters: they go to logs and terminals.
@@ -78,9 +78,13 @@ _types: dict[str, type[Message]] = {}
 _decoders: dict[str, msgspec.msgpack.Decoder[Message]] = {}
 
 
-class Message(msgspec.Struct, frozen=True, tag=True):
+class Message(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """Base of everything that actors say to each other. Subclassing registers the type by its class
     name.
+
+    A message with a field that its type has not is refused: dropped, an order for a part of
+    something would be read as one for the whole. Structs in its fields should say
+    `forbid_unknown_fields` as well; a dataclass cannot.
 
     Raises `TypeError` when another type of the same name exists, since names are what travels.
     """
@@ -119,9 +123,8 @@ class Kind(enum.IntEnum):
     """From runtime to runtime; no actor sees it."""
 
 
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """The header of a frame and its undecoded body. Positional: append fields with defaults, never
-    reorder."""
+class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The header of a frame and its undecoded body. Positional, and `version` stays the first."""
 
     version: int
     source: ActorRef

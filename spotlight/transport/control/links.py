@@ -44,6 +44,7 @@ class LinkOwner(Protocol):
     def link_blocked(self, link: Link) -> None: ...
     def frames_received(self, link: Link, frames: list[bytes]) -> None: ...
     def input_rejected(self, link: Link, error: BadInput) -> None: ...
+    def report_other_version(self, address: str, dialect: Dialect) -> None: ...
 
 
 class Link:
@@ -90,7 +91,7 @@ class Link:
         if self.closed:
             return
         try:
-            self._write(wire.encode(wire.Refusal(reason)))
+            self._write(wire.encode(wire.Refusal(reason, self.owner.dialect)))
         except zmq.ZMQError:
             self.close()
         else:
@@ -204,15 +205,8 @@ class DialedLink(Link):
                 owner.link_lost(self, "disconnected" if self._proved else _WRONG_KEY)
         elif not self.up:
             self._proved = True
-            beats, speaks = owner.settings.heartbeats, owner.dialect
-            hello = wire.Hello(
-                PROTOCOL_VERSION,
-                owner.address,
-                owner.incarnation,
-                beats,
-                speaks.software,
-                speaks.messages,
-            )
+            who = (owner.address, owner.incarnation, owner.settings.heartbeats)
+            hello = wire.Hello(PROTOCOL_VERSION, *who, owner.dialect)
             self._write(wire.encode(hello))
         return 1
 
@@ -224,7 +218,7 @@ class DialedLink(Link):
                 self.owner.frames_received(self, received)
                 return len(received) or 1
             if isinstance(received, wire.Refusal):
-                self.owner.link_lost(self, f"refused: {clipped(received.reason)}")
+                self._refused(received)
             elif isinstance(received, wire.Welcome) and not self.up:
                 self._welcomed(received)
             else:
@@ -237,11 +231,23 @@ class DialedLink(Link):
         if key_of(welcome.address) != key_of(self.dialed):
             text = f"{self.dialed} says that it is {welcome.address}, whose key is another"
             raise BadInput("not_allowed", text)
-        misfit = self.owner.dialect.refusal(welcome.dialect)
-        if misfit:
-            raise BadInput("unknown_version", f"{self.dialed} is not understood: {misfit}")
+        theirs, ours = welcome.dialect, self.owner.dialect
+        if theirs != ours:
+            self.owner.report_other_version(self.dialed, theirs)
+            self.refuse(theirs.refusal(ours))
+            self.owner.link_lost(self, ours.refusal(theirs))
+            return
         self._timeout.cancel()
         self.address, self.incarnation = welcome.address, welcome.incarnation
         self.up = True
         self.owner.link_up(self)
         self.flush()
+
+    def _refused(self, refusal: wire.Refusal) -> None:
+        theirs, ours = refusal.dialect, self.owner.dialect
+        if self.up or theirs == ours:
+            reason = f"refused: {clipped(refusal.reason)}"
+        else:
+            self.owner.report_other_version(self.dialed, theirs)
+            reason = ours.refusal(theirs)
+        self.owner.link_lost(self, reason)

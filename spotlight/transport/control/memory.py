@@ -25,6 +25,7 @@ from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.bad_input import CutOffs, clipped
 from spotlight.transport.control.base import TransportListener
 from spotlight.transport.control.codec import FRAME_LIMIT
+from spotlight.transport.control.dialect import ANY_DIALECT
 from spotlight.transport.control.dials import Dials
 from spotlight.transport.control.guests import Guests
 from spotlight.transport.control.keys import key_of
@@ -187,6 +188,7 @@ class MemoryTransport:
         self.incarnation = incarnation
         self.heartbeats = heartbeats
         self.guests = guests
+        self.dialect = ANY_DIALECT
         self.listener: TransportListener | None = None
         self.cut_offs = CutOffs()
         self._drained: asyncio.Future[None] | None = None

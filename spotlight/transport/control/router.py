@@ -20,7 +20,6 @@ from spotlight.errors import AddressInUse, UserError
 from spotlight.transport.control import wire
 from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
 from spotlight.transport.control.codec import PROTOCOL_VERSION
-from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.keys import key_of, place_of
 from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
 from spotlight.transport.control.open_connections import OpenConnections
@@ -36,7 +35,6 @@ class RouterOwner(LinkOwner, Protocol):
     """What a router tells its transport, and asks of it."""
 
     def report_rejected(self, address: str, reason: Rejection, detail: str) -> None: ...
-    def report_other_version(self, address: str, dialect: Dialect) -> None: ...
     def refuse(self, link: Link, reason: str) -> None: ...
 
 
@@ -187,17 +185,22 @@ class Router:
             self._check(hello, self._owner.door.key_of_sender(payload))
         except BadInput as error:
             self._owner.report_rejected(address, error.reason, str(error))
-            if self._answer(identity, wire.Refusal(str(error))):  # else it has ended already
-                self.open.show_out(descriptor)
+            self._turn_away(identity, descriptor, str(error))
             return
-        self._welcome(identity, descriptor, hello)
+        theirs, ours = hello.dialect, self._owner.dialect
+        if theirs != ours:
+            self._owner.report_other_version(address, theirs)
+            self._turn_away(identity, descriptor, theirs.refusal(ours))
+        else:
+            self._welcome(identity, descriptor, hello)
+
+    def _turn_away(self, identity: bytes, descriptor: int, reason: str) -> None:
+        if self._answer(identity, wire.Refusal(reason, self._owner.dialect)):
+            self.open.show_out(descriptor)  # else it has ended already
 
     def _welcome(self, identity: bytes, descriptor: int, hello: wire.Hello) -> None:
         owner = self._owner
-        speaks = owner.dialect
-        welcome = wire.Welcome(
-            PROTOCOL_VERSION, owner.address, owner.incarnation, speaks.software, speaks.messages
-        )
+        welcome = wire.Welcome(PROTOCOL_VERSION, owner.address, owner.incarnation, owner.dialect)
         if not self._answer(identity, welcome):
             return
         self.open.heard(descriptor)
@@ -225,10 +228,6 @@ class Router:
         reason = self._cut_offs.reason(hello.address, hello.incarnation)
         if reason is not None:
             raise BadInput("cut_off", reason)
-        misfit = owner.dialect.refusal(hello.dialect)
-        if misfit:
-            owner.report_other_version(hello.address, hello.dialect)
-            raise BadInput("unknown_version", f"{hello.address} is not understood: {misfit}")
 
     def _answer(self, identity: bytes, answer: wire.Welcome | wire.Refusal) -> bool:
         try:

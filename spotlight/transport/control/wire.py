@@ -2,9 +2,9 @@
 
 The dialer sends `Hello`; the acceptor answers `Welcome` or `Refusal` with its reason. Both say
 which address they have, which must be one of the key that they have proved, and what they speak
-(`Dialect`). Either side
-may say `Refusal` later too, and hears nothing more from then on. After a welcome each ZeroMQ
-message is a MessagePack array of binary strings, one per frame: many small frames cost one send.
+(`Dialect`). Either side may say `Refusal` later too, and hears nothing more from then on. After a
+welcome each ZeroMQ message is a MessagePack array of binary strings, one per frame: many small
+frames cost one send.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 from spotlight.transport.control.bad_input import BadInput
 from spotlight.transport.control.codec import FRAME_LIMIT, PROTOCOL_VERSION, other_version
-from spotlight.transport.control.dialect import Dialect
+from spotlight.transport.control.dialect import ANY_DIALECT, Dialect
 
 BATCH_FRAMES = 256
 BATCH_BYTES = 256 * 1024
@@ -26,10 +26,9 @@ MESSAGE_LIMIT = FRAME_LIMIT + 64 * 1024
 Address = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[!-~]+\Z")]
 """Visible ASCII."""
 Incarnation = Annotated[int, msgspec.Meta(gt=0)]
-Word = Annotated[str, msgspec.Meta(max_length=100, pattern=r"^[!-~]*\Z")]
 
 
-class Hello(msgspec.Struct, frozen=True, tag=True):
+class Hello(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The dialer says who it is."""
 
     version: int
@@ -37,46 +36,38 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     incarnation: Incarnation
     heartbeats: bool = False
     """Whether it pings the acceptor, every `heartbeat_interval_s`."""
-    software: Word = ""
-    messages: Word = ""
-
-    @property
-    def dialect(self) -> Dialect:
-        """What it speaks."""
-        return Dialect(self.software, self.messages)
+    dialect: Dialect = ANY_DIALECT
 
 
-class Welcome(msgspec.Struct, frozen=True, tag=True):
+class Welcome(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The acceptor says who it is; frames may follow."""
 
     version: int
     address: Address
     incarnation: Incarnation
-    software: Word = ""
-    messages: Word = ""
-
-    @property
-    def dialect(self) -> Dialect:
-        """What it speaks."""
-        return Dialect(self.software, self.messages)
+    dialect: Dialect = ANY_DIALECT
 
 
-class Refusal(msgspec.Struct, frozen=True, tag=True):
+class Refusal(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True):
     """The sender hears nothing more on this connection."""
 
     reason: str
+    dialect: Dialect = ANY_DIALECT
+    """Of the sender: before a welcome, another one is why."""
 
 
 class _AnyHello(msgspec.Struct, frozen=True, tag="Hello"):
     """The part of a `Hello` that no version of the protocol changes."""
 
     version: int
+    dialect: Dialect = ANY_DIALECT
 
 
 class _AnyWelcome(msgspec.Struct, frozen=True, tag="Welcome"):
     """The same of a `Welcome`."""
 
     version: int
+    dialect: Dialect = ANY_DIALECT
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -112,13 +103,19 @@ def decode(payload: bytes | memoryview, *, whole: bool = True) -> _Payload:
 
 
 def _check_version(payload: bytes | memoryview) -> None:
-    """A greeting that is not understood may be one of a later version; say so, then."""
+    """A greeting that is not understood may be one of another version; say so, then."""
     try:
-        version = _greetings.decode(payload).version
+        greeting = _greetings.decode(payload)
     except _MALFORMED:
         return
-    if version != PROTOCOL_VERSION:
-        raise other_version(version)
+    if greeting.version != PROTOCOL_VERSION:
+        raise other_version(greeting.version)
+    if greeting.dialect != ANY_DIALECT:
+        raise BadInput(
+            "unknown_version",
+            f"the sender is Spotlight {greeting.dialect}, whose greeting is not understood; install"
+            " the same build on both machines",
+        )
 
 
 class Outbox:

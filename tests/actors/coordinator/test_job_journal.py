@@ -7,15 +7,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
-from job_kit import STORE, offer, request, requests
+from job_kit import STORE, ReachedAt, offer, request, requests
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.exploration import Explored
 from spotlight.actors.coordinator.job_journal import (
     Checkpoint,
+    Identity,
     JobJournal,
     SavedProgress,
     Trainers,
@@ -47,7 +49,8 @@ def opened(
 ) -> Iterator[JobJournal]:
     journal = Journal.open(path, "owner")
     try:
-        yield JobJournal(journal, endpoint, (failures if failures is not None else []).append)
+        failed = (failures if failures is not None else []).append
+        yield JobJournal(journal, ReachedAt(endpoint), failed)  # type: ignore[arg-type]
     finally:
         journal.close()
 
@@ -67,6 +70,10 @@ def progress(completed: int, **changes: object) -> SavedProgress:
         training_seconds=(1.5, 2.25),
     )
     return msgspec.structs.replace(saved, **changes)
+
+
+def learnt(known: Knowledge) -> Explored:
+    return msgspec.structs.replace(progress(0).explored, knowledge=known)
 
 
 def begun(*wanted: Request, step: int = 1) -> dict[str, SavedRow]:
@@ -342,7 +349,7 @@ def test_leases_from_before_going_back_are_not_gone_on_with_after_any_restart(pa
 
 def test_a_run_that_went_back_may_have_later_records_until_it_goes_on(path: Path) -> None:
     raw = Journal.open(path, "owner")
-    journal = JobJournal(raw, STORE, [].append)
+    journal = JobJournal(raw, ReachedAt(STORE), [].append)  # type: ignore[arg-type]
     journal.save_progress(progress(0))
     journal.rewind(0)
     assert raw.items(RECORDS_AHEAD)
@@ -373,6 +380,55 @@ def test_a_record_of_another_version_is_named(path: Path) -> None:
         pytest.raises(JournalError, match=r"record progress/000001 cannot be read"),
     ):
         journal.progress()
+
+
+def with_more(value: Any) -> Iterator[Any]:
+    """As a version writes it that knows one field more, here or in a record inside."""
+    if isinstance(value, dict):
+        if "a" not in value:  # that one has any keys, and so is no record
+            yield {**value, "from_the_future": 1}
+        for key, each in value.items():
+            yield from ({**value, key: other} for other in with_more(each))
+    elif isinstance(value, list):
+        for index, each in enumerate(value):
+            yield from ([*value[:index], other, *value[index + 1 :]] for other in with_more(each))
+
+
+def test_a_record_with_a_field_more_is_refused_wherever_the_field_is(path: Path) -> None:
+    """All that a later version may have meant by it would be lost."""
+    reads = {
+        "checkpoint": JobJournal.checkpoint,
+        "identity": lambda journal: journal.sorts_prompts,
+        "progress/000004": JobJournal.progress,
+        "published/000004": JobJournal.publications,
+        f"request/{requests(1)[0].id}": JobJournal.requests,
+        "rewound": lambda journal: journal.adopts_from,
+        "state": JobJournal.state,
+        "trainers": JobJournal.trainers,
+    }
+    known = Knowledge({"a": Evidence()}, {"a": Population()})
+    with opened(path) as journal:
+        journal.rewind(0)
+        journal.save_requests(begun(*requests(1)))
+        journal.save_progress(progress(4, explored=learnt(known)))
+        journal.save_trainers(TRAINERS)
+        journal.save_state(TrainingState(4, ((offer("state/0-0"),),), (offer("state/0-0"),)))
+        journal.save_publication(WeightsOffer(4, (offer("w"),)), {4})
+    raw = Journal.open(path, "owner")
+    raw.write({"checkpoint": msgspec.json.encode(Checkpoint(4, "x"))})
+    raw.write({"identity": msgspec.json.encode(Identity("tiny-1", "secret"))})
+    tried = 0
+    for key, read in reads.items():
+        [(_, body)] = raw.items(key)
+        for other in with_more(msgspec.json.decode(body)):
+            raw.write({key: msgspec.json.encode(other)})
+            with pytest.raises(JournalError, match=f"record {key} cannot be read.*from_the_future"):
+                read(JobJournal(raw, STORE, [].append))
+            tried += 1
+        raw.write({key: body})
+        read(JobJournal(raw, STORE, [].append))
+    raw.close()
+    assert tried > 2 * len(reads)
 
 
 def test_a_write_that_fails_is_reported_and_raised_and_changes_nothing(path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -12,12 +13,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 import structlog
 
 from spotlight.actors.runtime.fork_launcher import ForkedProcess, ForkLauncher
 from spotlight.actors.runtime.fork_owner import TemplateOwner
+from spotlight.actors.runtime.fork_template import ForkRequest
 from spotlight.actors.runtime.launcher import (
     LocalLauncher,
     LocalProcess,
@@ -132,6 +135,34 @@ async def test_a_forked_process_is_as_one_started_by_itself(
             log_path.unlink()
     assert logs[0] == logs[1]
     assert logs[0][2:] == ["['--of=2'] hello False __main__", "and errors"]
+
+
+async def test_each_forked_process_reads_its_own_secret_once(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Also one that had to be started by itself; and one that is handed nothing has empty input."""
+    module(
+        "worker",
+        """
+        import os, sys
+        from spotlight.actors.runtime.launcher import read_secret
+        print(read_secret(), read_secret(), len(os.listdir("/proc/self/fd")))
+        """,
+    )
+    log_path = tmp_path / "logs" / "worker.log"
+    argv = [sys.executable, "-m", "worker"]
+    async with launching(env, tmp_path) as launcher:
+        for secret in (b"the first", b"", b"the third"):
+            process = await launcher.start(argv, env, "worker", log_path, secret)
+            assert isinstance(process, ForkedProcess)
+            assert await process.wait() == 0
+    unforked = ForkLauncher("nothing listens here")
+    process = await unforked.start(argv, env, "worker", log_path, b"the last")
+    assert await process.wait() == 0
+    words = [line.rsplit(" ", 1) for line in log_path.read_text().splitlines()]
+    secrets = [b"the first", b"", b"the third", b"the last"]
+    assert [said for said, _ in words] == [f"{secret!r} b''" for secret in secrets]
+    assert len({descriptors for _, descriptors in words}) == 1
 
 
 async def test_processes_show_their_own_arguments(
@@ -392,3 +423,44 @@ async def test_a_log_that_cannot_be_written_is_named(
     async with launching(env, tmp_path) as launcher:
         with pytest.raises(UserError, match="worker"):
             await start(launcher, "worker", env, tmp_path)
+
+
+async def test_a_template_goes_on_when_one_of_another_build_asks_it_for_more_than_it_knows(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    request = ForkRequest("sleeper", [], env, str(tmp_path / "log"))
+    newer = {**msgspec.structs.asdict(request), "nice": 5}
+    async with owning(env, tmp_path) as template:
+        launcher = ForkLauncher(template)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+            process = await start(launcher, "sleeper", env, tmp_path)
+            other.connect(b"\0" + template.encode())
+            other.send(msgspec.msgpack.encode(newer))
+            other.settimeout(WITHIN_S)
+            ready, end = await asyncio.to_thread(lambda: (other.recv(1000), other.recv(1000)))
+        assert b"Ready" in ready
+        assert end == b""
+        assert "nice" in (tmp_path / "logs" / "template.log").read_text()
+        assert isinstance(process, ForkedProcess)
+        assert not has_ended(process.pid)
+        await launcher.aclose()
+
+
+async def test_a_template_of_another_build_is_done_without(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind("")
+        listener.listen()
+        name: bytes = listener.getsockname()
+        launcher = ForkLauncher(name.removeprefix(b"\0").decode())
+        starting = asyncio.ensure_future(start(launcher, "sleeper", env, tmp_path))
+        connection, _ = await asyncio.to_thread(listener.accept)
+        with connection, structlog.testing.capture_logs() as logs:
+            connection.send(msgspec.msgpack.encode({"type": "Ready", "pid": 1, "speaks": 2}))
+            process = await asyncio.wait_for(starting, WITHIN_S)
+    assert isinstance(process, LocalProcess)
+    assert "speaks" in str(next(line for line in logs if "not_understood" in str(line["event"])))
+    process.kill()
+    await process.wait()
+    await launcher.aclose()

@@ -208,15 +208,31 @@ def test_a_missing_field_is_refused_by_name() -> None:
         decode_message(msgpack.packb(fields))
 
 
-def test_unknown_fields_are_ignored() -> None:
+def test_an_unknown_field_is_refused_by_name() -> None:
     fields = msgpack.unpackb(encode_message(sample()))
     fields["from_the_future"] = [1, 2, 3]
-    assert decode_message(msgpack.packb(fields)) == sample()
+    with pytest.raises(BadInput, match=r"Sampled .* unknown field `from_the_future`") as refusal:
+        decode_message(msgpack.packb(fields))
+    assert refusal.value.reason == "wrong_type"
 
 
-def test_elements_that_a_later_version_appends_to_the_header_are_ignored() -> None:
+def test_an_element_too_many_of_a_positional_message_is_refused() -> None:
+    elements = msgpack.unpackb(encode_message(Positional(3, "x")))
+    with pytest.raises(BadInput, match=r"Positional .* at most length 2"):
+        decode_message(msgpack.packb([*elements, "more"]))
+
+
+def test_an_element_too_many_in_the_header_is_refused() -> None:
     elements = msgpack.unpackb(encode_envelope(envelope(sample())))
-    assert decode_envelope(msgpack.packb([*elements, "trace"])).correlation == 4
+    with pytest.raises(BadInput, match="at most length 9") as refusal:
+        decode_envelope(msgpack.packb([*elements, "trace"]))
+    assert refusal.value.reason == "wrong_type"
+
+
+def test_a_header_that_a_later_version_made_longer_is_refused_by_its_version() -> None:
+    elements = msgpack.unpackb(encode_envelope(envelope(sample(), version=99)))
+    with pytest.raises(BadInput, match="version 99"):
+        decode_envelope(msgpack.packb([*elements, "trace"]))
 
 
 def test_another_protocol_version_is_refused() -> None:

@@ -84,8 +84,7 @@ async def test_a_foreign_client_can_speak_the_protocol_with_plain_msgpack(
         "version": PROTOCOL_VERSION,
         "address": transport.address,
         "incarnation": transport.incarnation,
-        "software": "",
-        "messages": "",
+        "dialect": {"software": "", "messages": ""},
     }
     assert await peer.greet(transport.address) == welcome
     peer.socket.send(msgpack.packb([b"one", b"two"]))
