@@ -125,7 +125,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
     plain, through_actors = [], []
     with tempfile.TemporaryDirectory() as folder:
         store = BundleStore(Path(folder) / "store", token="benchmark", durable=True)
-        sink = await store.start()
+        await store.start()
         journal = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
         system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
         await system.start()
@@ -136,7 +136,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         profile = StepProfile("benchmark", StepTimes())
         dispatcher = Dispatcher(
             table=RequestTable(pace=Pace(profile), score_attempts=1),
-            journal=JobJournal(journal, sink, _fail),
+            journal=JobJournal(journal, store, _fail),
             ended=submitter.count,
             discard=lambda bundle: store.delete(bundle.key),
             record=lambda event, **fields: None,

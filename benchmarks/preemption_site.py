@@ -169,13 +169,13 @@ class Site:
     async def open(self, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
         """Start everything and wait until it is `up`."""
         self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
-        sink = await self.store.start()
+        await self.store.start()
         self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
         self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
         await self.system.start()
         dispatcher = Dispatcher(
             table=self.table,
-            journal=JobJournal(self._journal, sink, _fail),
+            journal=JobJournal(self._journal, self.store, _fail),
             ended=self._note,
             discard=lambda bundle: self.store.delete(bundle.key),
             record=lambda event, **fields: None,

@@ -138,6 +138,7 @@ async def forged_checkpoint(site: Site) -> None:
     require(not list((folder / "cache").rglob("*.json")), "it is in the cache")
 
 
+_TOKEN_OF_TWIN = "a-token-of-its-client"
 _TWIN = """
 import asyncio, sys
 import uvicorn
@@ -145,7 +146,8 @@ from spotlight.rollouts.http_twin import rollout_app
 from spotlight import Rollouts
 sampler = {"height": 16, "width": 48, "kind": "ode", "steps": 2, "micro_batch": 4}
 app = rollout_app(
-    lambda: Rollouts.connect(sys.argv[1], model="builtin:ocr-tiny", sampler=sampler, tensors=False)
+    lambda: Rollouts.connect(sys.argv[1], model="builtin:ocr-tiny", sampler=sampler, tensors=False),
+    token=sys.argv[3],
 )
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 """
@@ -154,7 +156,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 @attack("the HTTP twin is sent weights without end", quick=False)
 async def endless_weights(site: Site) -> None:
     port = unused_port()
-    process = site.python("twin", "-c", _TWIN, site.address, str(port))
+    process = site.python("twin", "-c", _TWIN, site.address, str(port), _TOKEN_OF_TWIN)
     try:
         await asyncio.to_thread(_wait_for, port)
         await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first
@@ -178,7 +180,10 @@ def _stream_weights(port: int, megabytes: int) -> int:
                 "/policies/1?kind=full",
                 body=(b"\0" * 1_000_000 for _ in range(megabytes)),
                 encode_chunked=True,
-                headers={"Transfer-Encoding": "chunked"},
+                headers={
+                    "Transfer-Encoding": "chunked",
+                    "Authorization": f"Bearer {_TOKEN_OF_TWIN}",
+                },
             )
         with suppress(OSError, http.client.HTTPException):
             return connection.getresponse().status

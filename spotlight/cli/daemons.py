@@ -84,10 +84,12 @@ DataListenOption = Annotated[
     ),
 ]
 
-DataTlsOption = Annotated[
+DataPlainOption = Annotated[
     bool,
     typer.Option(
-        "--data-tls", help="Encrypt samples and weights, with a certificate that offers vouch for."
+        "--data-plain",
+        help="Do not encrypt samples and weights: the port is on a private network that only you"
+        " can reach. On loopback they never are.",
     ),
 ]
 
@@ -131,7 +133,7 @@ def _coordinator(
         ),
     ] = "",
     data_listen: DataListenOption = "",
-    data_tls: DataTlsOption = False,
+    data_plain: DataPlainOption = False,
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
     allow_code: AllowCodeOption = None,
     mirror: MirrorOption = "",
@@ -160,7 +162,7 @@ def _coordinator(
     from spotlight.running.handed_keys import CoordinatorKeys
 
     handed = CoordinatorKeys.decode(read_secret()) if parent else None
-    port = _data_port(data, tls=data_tls)
+    port = _data_port(data, plain=data_plain)
     with locked(runs):
         identity = coordinator_identity(runs, handed)
         folder = RunsFolder(runs, run_folder)
@@ -210,7 +212,7 @@ async def _serve_coordinator(
     from spotlight.transport.tensors import BundleStore
 
     failpoints.from_environment()
-    rng, timings = random.Random(secrets.randbits(64)), Timings()
+    rng, timings = random.SystemRandom(), Timings()  # the tokens of stores come from it
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(
         place.bind,
@@ -225,7 +227,10 @@ async def _serve_coordinator(
     await _bind(system, "--listen")
 
     def open_artifacts(folder: Path, token: str) -> BundleStore:
-        return BundleStore(folder, token=token, port=port, durable=True, timings=timings.transfers)
+        term = secrets.token_hex(16)
+        return BundleStore(
+            folder, token=token, term=term, port=port, durable=True, timings=timings.transfers
+        )
 
     try:
         await _start(port, data)
@@ -271,21 +276,25 @@ async def _bind(system: ActorSystem, option: str) -> None:
         raise type(error)(f"{option}: {error}") from error
 
 
-def _data_port(data: Listening, *, tls: bool, ucx: bool = False) -> DataPort:
+def _data_port(data: Listening, *, plain: bool, ucx: bool = False) -> DataPort:
     from spotlight.preflight.checks import require_packages
     from spotlight.timings import Timings
     from spotlight.transport.tensors import DataPort
     from spotlight.transport.tensors.certificates import new_certificate
 
-    if tls and ucx:
-        raise UserError("--data-tls and --data-ucx: UCX does not encrypt; leave one of them out")
+    encrypted = not (plain or data.is_loopback)
+    if encrypted and ucx:
+        raise UserError(
+            "--data-ucx: UCX does not encrypt, and other machines reach this port; if only you can"
+            " reach its network give --data-plain as well, else leave --data-ucx out"
+        )
     if ucx:
         require_packages(("ucxx",), "ucx", "--data-ucx needs")
     return DataPort(
         data.host,
         data.port,
         advertise=data.advertised_host,
-        certificate=new_certificate() if tls else None,
+        certificate=new_certificate() if encrypted else None,
         ucx=ucx,
         timings=Timings().transfers,
     )
@@ -323,7 +332,7 @@ def _node(
     ] = "",
     data_listen: DataListenOption = "",
     store: StoreOption = None,
-    data_tls: DataTlsOption = False,
+    data_plain: DataPlainOption = False,
     data_ucx: Annotated[
         bool,
         typer.Option(
@@ -362,7 +371,7 @@ def _node(
     data = data_listening(data_listen, place)
     if advertise:
         require_known("--advertise", place.advertised_host)
-    port = _data_port(data, tls=data_tls, ucx=data_ucx)
+    port = _data_port(data, plain=data_plain, ucx=data_ucx)
     name = name or f"{socket.gethostname()}-{os.getpid()}"
     from spotlight.actors.node.node import NodeSettings
     from spotlight.cli.node_identity import handed_identity, joining_identity

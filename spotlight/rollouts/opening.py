@@ -35,9 +35,10 @@ from spotlight.rollouts.publication import Publications
 from spotlight.running.joining import transport_of
 from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
-from spotlight.transport.addresses import read_address, tcp_address
+from spotlight.transport.addresses import is_loopback, read_address, tcp_address
 from spotlight.transport.control import ZeroMQSettings
 from spotlight.transport.tensors import BundleStore, DataPort, fetch
+from spotlight.transport.tensors.certificates import new_certificate
 from spotlight.types import BundleOffer
 
 if TYPE_CHECKING:
@@ -97,7 +98,10 @@ async def connected(
     async with AsyncExitStack() as stack:
         stack.callback(memory.remove)
         token = secrets.token_hex(16)
-        port = await stack.enter_async_context(DataPort(host, timings=timings.transfers))
+        certificate = None if is_loopback(host) else await asyncio.to_thread(new_certificate)
+        port = await stack.enter_async_context(
+            DataPort(host, certificate=certificate, timings=timings.transfers)
+        )
         bundles = BundleStore(memory.path, token=token, port=port, timings=timings.transfers)
         await bundles.start()
         stack.push_async_callback(bundles.aclose)

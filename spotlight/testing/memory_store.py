@@ -16,6 +16,7 @@ from pathlib import Path
 from msgspec import structs
 
 from spotlight.errors import TransferFailed
+from spotlight.transport.tensors.keys import is_below, within
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _LOOK_AGAIN_S = 0.25
@@ -79,7 +80,11 @@ class Stores:
 
     async def fetch(self, offer: BundleOffer) -> bytes:
         """As `spotlight.transport.tensors.fetch`."""
-        store = await self._reach(offer.store, f"get {offer.key}")
+        store = await self._reach(
+            offer.store,
+            f"get {offer.key}",
+            lambda store: store.lets_read(offer.store.token, offer.key),
+        )
         data = store.disk.bundles.get(offer.key)
         if data is None or zlib.crc32(data) != offer.checksum:
             if offer.key in store.disk.deleted:
@@ -89,7 +94,9 @@ class Stores:
 
     async def upload(self, endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         """As `spotlight.transport.tensors.upload`."""
-        store = await self._reach(endpoint, f"put {key}")
+        store = await self._reach(
+            endpoint, f"put {key}", lambda store: store.lets_write(endpoint.token, key)
+        )
         return store.put(key, data)
 
     def opened(self, store: SimulatedStore) -> StoreEndpoint:
@@ -102,14 +109,16 @@ class Stores:
         """A store serves no more."""
         self._open.pop((endpoint.host, endpoint.port), None)
 
-    async def _reach(self, endpoint: StoreEndpoint, what: str) -> SimulatedStore:
+    async def _reach(
+        self, endpoint: StoreEndpoint, what: str, lets: Callable[[SimulatedStore], bool]
+    ) -> SimulatedStore:
         reader = self._reader()
         await asyncio.sleep(self._rng.uniform(*self._transfer_s))
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _GIVE_UP_S
         while True:
             store = self._open.get((endpoint.host, endpoint.port))
-            if store is None or not store.accepts(endpoint.token, what):
+            if store is None or not lets(store):
                 raise TransferFailed(f"{what} at {endpoint.host} failed: connection refused")
             if self._reaches(reader, endpoint.host) and self._reaches(endpoint.host, reader):
                 return store
@@ -128,13 +137,13 @@ class SimulatedStore:
         self.disk = disk
         self._stores = stores
         self._endpoint: StoreEndpoint | None = None
-        self._tokens: dict[str, str] = {}
-        """Of those who may leave bundles, by their names."""
+        self._tokens: dict[tuple[str, tuple[str, ...]], str] = {}
+        """Of those who may leave bundles, by their names and the folders that it is for."""
         self._issued = 0
 
     @property
     def endpoint(self) -> StoreEndpoint:
-        """Where it is reached; only after `start`."""
+        """Where it is, for whoever may do nothing there; only after `start`."""
         if self._endpoint is None:
             raise RuntimeError("the store is not started")
         return self._endpoint
@@ -145,26 +154,39 @@ class SimulatedStore:
         return self._endpoint
 
     def writable_by(self, owner: str, *folders: str) -> StoreEndpoint:
-        """Where somebody may leave bundles, with a token of his own; the same until `revoke`."""
-        if owner not in self._tokens:
+        """Where somebody may leave bundles, below these folders alone if any are named, with a
+        token of his own for them; the same until `revoke`."""
+        if (owner, folders) not in self._tokens:
             self._issued += 1
-            self._tokens[owner] = f"{self.token}.{owner}.{self._issued}"
-        return structs.replace(self.endpoint, token=self._tokens[owner])
+            self._tokens[owner, folders] = f"{self.token}.{owner}.{self._issued}"
+        return structs.replace(self.endpoint, token=self._tokens[owner, folders])
+
+    def readable(self, prefix: str) -> StoreEndpoint:
+        """Where a bundle is read, or all that are in a folder, and nothing else."""
+        return structs.replace(self.endpoint, token=f"{self.token}/{prefix}")
 
     def revoke(self, owner: str) -> None:
-        """Take nothing more that comes with the token of this one."""
-        self._tokens.pop(owner, None)
+        """Take nothing more that comes with a token of this one."""
+        for whose in [each for each in self._tokens if each[0] == owner]:
+            del self._tokens[whose]
 
-    def accepts(self, token: str, what: str) -> bool:
-        """Whether this token is good for a `get` or a `put`."""
-        return token == self.token if what.startswith("get") else token in self._tokens.values()
+    def lets_read(self, token: str, key: str) -> bool:
+        """Whether this token is good for reading a bundle."""
+        return any(token == f"{self.token}/{prefix}" for prefix in within(key))
+
+    def lets_write(self, token: str, key: str) -> bool:
+        """Whether this token is good for leaving a bundle."""
+        return any(
+            token == good and (not folders or any(is_below(key, folder) for folder in folders))
+            for (_, folders), good in self._tokens.items()
+        )
 
     def put(self, key: str, data: bytes) -> BundleOffer:
         """Keep a bundle."""
         disk = self.disk
         disk.bundles[key] = data
         disk.peak = max(disk.peak, len(disk.bundles))
-        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+        return BundleOffer(key, len(data), zlib.crc32(data), self.readable(key))
 
     async def copy(
         self, offer: BundleOffer, key: str, *, limit_s: float, base: BundleOffer | None = None
@@ -175,7 +197,7 @@ class SimulatedStore:
     async def offer(self, key: str) -> BundleOffer:
         """A bundle that somebody has left here, to be fetched."""
         data = self._read(key)
-        return BundleOffer(key, len(data), zlib.crc32(data), self.endpoint)
+        return BundleOffer(key, len(data), zlib.crc32(data), self.readable(key))
 
     async def hand_out(self, key: str, path: Path) -> None:
         """Have a file be the bundle as well."""

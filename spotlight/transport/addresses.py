@@ -55,18 +55,9 @@ def control_address(option: str, text: str) -> str:
     return tcp_address(host, port)
 
 
-def known_address(option: str, text: str) -> str:
-    """The same, of a host that this machine can find. A name is looked up, which takes as long as
-    the system's resolver allows.
-    """
-    address = control_address(option, text)
-    require_known(option, host_of(address))
-    return address
-
-
 def require_known(option: str, host: str) -> None:
     """Raise `UserError` that names the option if there is no such host: nobody would ever reach it,
-    and try for ever."""
+    and try for ever. A name is looked up, which takes as long as the system's resolver allows."""
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -85,6 +76,15 @@ def tcp_address(host: str, port: int) -> str:
 def host_of(address: str) -> str:
     """The host of a control address, without brackets."""
     return address.removeprefix("tcp://").rpartition(":")[0].strip("[]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host without brackets is reached from this machine alone. Of the names only
+    `localhost` is known to be."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def refusal(option: str, text: str, problem: str) -> UserError:

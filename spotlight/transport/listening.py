@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass
 
 from spotlight.errors import UserError
-from spotlight.transport.addresses import read_address, refusal, tcp_address
+from spotlight.transport.addresses import is_loopback, read_address, refusal, tcp_address
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,11 @@ class Listening:
     advertised_host: str
     """Empty if it is the same."""
     advertised_port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nobody reaches it from another machine."""
+        return is_loopback(self.host) and is_loopback(self.advertised_host or self.host)
 
     @property
     def bind(self) -> str:

@@ -90,7 +90,7 @@ class Depot:
         self.team = TrainerTeam(self.runner, self.spec, "job-1", 7, answer_limit_s=5.0)
         self.record = JobRecord(RunRecord(self.folder), "job", self.failures.append)
         self.journal = JobJournal(
-            self.folder.journal, self.store.endpoint, lambda error: self.record.stop_for(error)
+            self.folder.journal, self.store, lambda error: self.record.stop_for(error)
         )
         self.states = TrainingStates(
             self.runner,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from job_kit import STORE, Recorder, offer, recorder, requests, settle
+from job_kit import STORE, ReachedAt, Recorder, offer, recorder, requests, settle
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.dispatcher import Dispatcher
@@ -83,7 +83,7 @@ class Desk:
         """A dispatcher on what the journal holds."""
         self.lives += 1
         self.file = Journal.open(self.path, "owner")
-        self.journal = JobJournal(self.file, STORE, self.failures.append)
+        self.journal = JobJournal(self.file, ReachedAt(STORE), self.failures.append)  # type: ignore[arg-type]
         listen_s = 3.0 if self.lives > 1 else 0.0
         self.table = RequestTable(
             pace=Pace(self.profile),

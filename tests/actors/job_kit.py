@@ -18,6 +18,18 @@ from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, S
 MessageT = TypeVar("MessageT", bound=Message)
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/nowhere")
+
+
+class ReachedAt:
+    """What a journal knows of a store: where it is read."""
+
+    def __init__(self, endpoint: StoreEndpoint) -> None:
+        self._endpoint = endpoint
+
+    def readable(self, prefix: str) -> StoreEndpoint:
+        return self._endpoint
+
+
 SETTINGS = SamplingSettings("ode", 2, None, 1.0, 0.0, None, 32, 64, 4)
 
 

@@ -214,7 +214,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     site.model, site.logs = model, folder
     sink_store = BundleStore(folder / "artifacts", token="token")
     node_store = BundleStore(folder / "node", token="token")
-    sink = await sink_store.start()
+    await sink_store.start()
     await node_store.start()
     journal = Journal.open(folder / "journal.sqlite", "test")
     site.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
@@ -226,7 +226,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     try:
         dispatcher = Dispatcher(
             table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
-            journal=JobJournal(journal, sink, fail),
+            journal=JobJournal(journal, sink_store, fail),
             ended=lambda ended: site.coordinator.note(ended),
             discard=lambda bundle: sink_store.delete(bundle.key),
             record=lambda event, **fields: None,

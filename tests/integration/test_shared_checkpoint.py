@@ -50,7 +50,7 @@ class Cluster:
         logs = ("--logs", self.workplace.folder / "logs")
         store = self.workplace.folder / f"store-{name}"  # in shared memory a kill would leave it
         store.mkdir()
-        options += ("--store", str(store), "--data-tls")
+        options += ("--store", str(store), "--host", "0.0.0.0", "--advertise", "127.0.0.1")
         return self._daemon(name, "node", *options, *logs, **environment)
 
     def submit(self, iterations: int = 1) -> None:

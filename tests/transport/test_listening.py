@@ -92,3 +92,27 @@ def test_what_makes_no_sense_is_one_line_that_names_the_option(
 def test_a_port_where_the_system_chooses_it_is_refused(host: str, advertise: str) -> None:
     with pytest.raises(UserError, match="take no port here"):
         listening("--host", host, advertise, takes_port=False)
+
+
+@pytest.mark.parametrize(
+    ("listen", "advertise", "alone"),
+    [
+        ("127.0.0.1:0", "", True),
+        ("127.0.0.2:0", "127.0.0.1", True),
+        ("localhost:0", "", True),
+        ("[::1]:0", "", True),
+        ("127.0.0.1:0", "10.0.0.1", False),
+        ("0.0.0.0:0", "127.0.0.1", False),
+        ("[::]:0", "::1", False),
+        ("10.0.0.1:0", "", False),
+        ("127.0.0.1.example:0", "", False),
+        ("localhost.example:0", "", False),
+        ("*:0", "localhost", False),
+    ],
+)
+def test_only_what_is_bound_and_advertised_on_loopback_is_out_of_reach_of_other_machines(
+    listen: str, advertise: str, alone: bool
+) -> None:
+    place = listening("--listen", listen, advertise, takes_port=True)
+    assert place.is_loopback == alone
+    assert data_listening("", place).is_loopback == alone

@@ -29,7 +29,8 @@ from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
-from spotlight.types import BundleOffer, RequestId, RequestKind, StoreEndpoint
+from spotlight.transport.tensors import ArtifactStore
+from spotlight.types import BundleOffer, RequestId, RequestKind
 
 log = structlog.get_logger(__name__)
 
@@ -117,15 +118,15 @@ class JobJournal:
     raises `JournalError` when it cannot be.
 
     Args:
-        endpoint: where the run folder's store is reached now.
+        store: the run folder's.
         failed: told of every write that fails, before it raises.
     """
 
     def __init__(
-        self, journal: Journal, endpoint: StoreEndpoint, failed: Callable[[JournalError], None]
+        self, journal: Journal, store: ArtifactStore, failed: Callable[[JournalError], None]
     ) -> None:
         self._journal = journal
-        self._endpoint = endpoint
+        self._store = store
         self._failed = failed
         self._staged: dict[str, SavedRow | None] = {}
 
@@ -160,7 +161,7 @@ class JobJournal:
         """Where a bundle of the run folder's store is now: the store has another address with every
         coordinator.
         """
-        return msgspec.structs.replace(bundle, store=self._endpoint)
+        return msgspec.structs.replace(bundle, store=self._store.readable(bundle.key))
 
     # --- requests ---
 

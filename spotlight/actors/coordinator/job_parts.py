@@ -128,7 +128,7 @@ class JobParts:
         self.phase = JobPhase(run.time_s)
         self.record = JobRecord(run, job.name, on.fail)
         event = self.record.event
-        self.journal = JobJournal(folder.journal, store.endpoint, self.record.stop_for)
+        self.journal = JobJournal(folder.journal, store, self.record.stop_for)
         self.mirroring = Mirroring(
             actor,
             setup.mirror,

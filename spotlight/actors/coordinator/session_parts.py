@@ -80,7 +80,7 @@ class SessionParts:
         self._log = EventLog(f"session-{saved.session}")
         self.times = WorkerTimes()
         self.pace = RecentPace(self._now())
-        self.journal = JobJournal(setup.folder.journal, store.endpoint, fail)
+        self.journal = JobJournal(setup.folder.journal, store, fail)
         self.roster = Roster()
         self.publications = Publications(self.journal.publications(), self.roster, timings.weights)
         profile = StepProfile(setup.files.checkpoint.fingerprint, StepTimes())

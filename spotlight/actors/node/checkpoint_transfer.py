@@ -29,6 +29,7 @@ def offer_files(store: BundleStore, files: dict[HubFile, Path]) -> BundleOffer:
     """Let others have these files, and no others of this machine; returns where their list is.
     Raises `TransferFailed`."""
     offer = store.put(_LISTING, msgspec.json.encode(list(files)))
+    offer = msgspec.structs.replace(offer, store=store.readable(_KEY))  # the files, too
     store.lend({f"{_KEY}/{file.path}": path for file, path in files.items()})
     return offer
 

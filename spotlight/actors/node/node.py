@@ -46,6 +46,7 @@ from spotlight.actors.protocol import (
     WorkerReport,
     WorkerUp,
 )
+from spotlight.actors.protocol.artifacts import LEFT_BY_TRAINERS
 from spotlight.actors.protocol.door import Role
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
@@ -56,6 +57,7 @@ from spotlight.policies.notices import Notice
 from spotlight.timings import Timings
 from spotlight.transport.control.keys import KeyPair, key_of
 from spotlight.transport.tensors import BundleStore
+from spotlight.types import StoreEndpoint
 
 log = structlog.get_logger(__name__)
 
@@ -289,7 +291,7 @@ class NodeScheduler(Actor):
             self._settings.pool,
             self.ref,
             tuple(self._workers.values()),
-            self._store.writable_by(self._settings.name),
+            self._sink,
             notice=self._leaving.notice,
             left=self._leaving.has_left,
             coordinator=coordinator,
@@ -301,6 +303,15 @@ class NodeScheduler(Actor):
             size=self._settings.workers,
             troubles=self._lives.troubles,
         )
+
+    @property
+    def _sink(self) -> StoreEndpoint:
+        """Where trainers leave things in this node's store, for those who are told of it; a node
+        that does not train takes nothing from anybody."""
+        name = self._settings.name
+        if self._settings.pool != "reserved":
+            return self._store.endpoint
+        return self._store.writable_by(name, *LEFT_BY_TRAINERS)
 
     def _names(self) -> list[str]:
         """Of the workers."""

@@ -1,8 +1,13 @@
-"""Where workers leave things in the store of a run: each below its node's own folders alone."""
+"""Where workers leave things: in the store of a run each below its node's own folders alone, and in
+that of a node the trainers."""
 
 from __future__ import annotations
 
+from spotlight.actors.protocol.trainer import STATE
 from spotlight.types import Result
+
+LEFT_BY_TRAINERS = ("weights", STATE)
+"""The folders of the store of a node that trains in which trainers leave things."""
 
 
 def own_folders(node: str) -> tuple[str, ...]:

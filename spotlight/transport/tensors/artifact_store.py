@@ -14,11 +14,15 @@ class ArtifactStore(Protocol):
 
     @property
     def endpoint(self) -> StoreEndpoint:
-        """Where its bundles are read; only after `start`."""
+        """Where it is, for whoever may do nothing there; only after `start`."""
         ...
 
     async def start(self) -> StoreEndpoint:
         """Begin to serve."""
+        ...
+
+    def readable(self, prefix: str) -> StoreEndpoint:
+        """Where a bundle is read, or all that are in a folder, and nothing else."""
         ...
 
     def writable_by(self, owner: str, *folders: str) -> StoreEndpoint:
@@ -27,7 +31,8 @@ class ArtifactStore(Protocol):
         ...
 
     def revoke(self, owner: str) -> None:
-        """Take nothing more that comes with the token of this one."""
+        """Take nothing more that comes with a token of this one, nor the rest of what is coming;
+        what is there stays."""
         ...
 
     async def offer(self, key: str) -> BundleOffer:

@@ -1,10 +1,11 @@
 """Where a process serves its bundles: HTTP/1.1 on one port, for all its stores.
 
 It runs on a thread and an event loop of its own, so that no transfer keeps the process's loop from
-turning. The token of a request says which store is meant, and who asks. A connection carries one
-request, with TLS if the port has a certificate. It is a stranger's until the request's head has
-come and is allowed; strangers are few and have little time, and when others come the oldest goes. A
-transfer may take its time as long as it goes on. What is refused is counted.
+turning. The token of a request says which store is meant, and who leaves something. A connection
+carries one request, with TLS if the port has a certificate. It is a stranger's until the request's
+head has come and is allowed; strangers are few and have little time, and when others come the
+oldest goes. A transfer may take its time as long as it goes on, and its token is good. What is
+refused is counted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import ssl
 import threading
 from asyncio.sslproto import SSLProtocol
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from http import HTTPStatus
 from typing import Any, Protocol, Self
@@ -34,7 +35,6 @@ from spotlight.transport.tensors.serving import (
     READ_AHEAD,
     ConnectionBroken,
     refusal,
-    token_of,
 )
 
 _BACKLOG = 1024
@@ -60,8 +60,9 @@ def connection_limit() -> int:
 class Served(Protocol):
     """A store behind a port; it is asked on the port's thread."""
 
-    def owner_of(self, token: str) -> str | None:
-        """Who has this token of the store; None if it is none of its."""
+    def owner_of(self, request: web.BaseRequest) -> str | None:
+        """Who has the token of a request; None if it is none of the store's, or not one for the
+        bundle that is meant."""
         ...
 
     async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
@@ -115,6 +116,8 @@ class DataPort:
         self._answering: set[asyncio.Task[Any]] = set()
         self._transfers: Counter[str] = Counter()
         """Under way, by who asked for them."""
+        self._scopes: dict[asyncio.Timeout, tuple[Served, str]] = {}
+        """What ends each of them, of which store it is, and who asked for it."""
 
     @property
     def connections(self) -> int:
@@ -143,6 +146,12 @@ class DataPort:
     def detach(self, store: Served) -> None:
         """Serve it no longer; what is under way goes on."""
         self._stores = [each for each in self._stores if each is not store]
+
+    def break_off(self, store: Served, owner: str) -> None:
+        """End what one has under way with a store, whose token is good no longer."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended
+                self._loop.call_soon_threadsafe(self._end_transfers, (store, owner))
 
     def broke_by_ucx(self) -> None:
         """A transfer by UCX was broken off. UCXX keeps a dozen descriptors of each for ever, so
@@ -220,28 +229,42 @@ class DataPort:
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        token = token_of(request)
         for store in self._stores:
-            owner = store.owner_of(token)
+            owner = store.owner_of(request)
             if owner is not None:
-                with self._transfer(request, owner):
+                async with self._transfer(request, store, owner):
                     return await store.answer(owner, request)
         raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
 
-    @contextlib.contextmanager
-    def _transfer(self, request: web.BaseRequest, owner: str) -> Iterator[None]:
+    @contextlib.asynccontextmanager
+    async def _transfer(
+        self, request: web.BaseRequest, store: Served, owner: str
+    ) -> AsyncIterator[None]:
         # None may take all places: others could leave nothing, and read nothing.
         if self._transfers.total() >= self._limit or self._transfers[owner] >= self._limit // 2:
             raise TransferFailed(f"{self._transfers.total()} transfers are under way; try again")
         assert self._server is not None
         self._server.is_known(request.protocol)
         self._transfers[owner] += 1
+        scope = asyncio.timeout(None)
+        self._scopes[scope] = store, owner
         try:
-            yield
+            async with scope:
+                yield
+        except TimeoutError as error:
+            if not scope.expired():
+                raise
+            raise ConnectionBroken from error  # not even an answer that it could keep waiting
         finally:
+            del self._scopes[scope]
             self._transfers[owner] -= 1
             if not self._transfers[owner]:
                 del self._transfers[owner]
+
+    def _end_transfers(self, of: tuple[Served, str]) -> None:
+        for scope, whose in self._scopes.items():
+            if whose == of and not scope.expired():
+                scope.reschedule(asyncio.get_running_loop().time())
 
 
 Abort = Callable[[], None]

@@ -5,6 +5,7 @@ a file system.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from importlib.machinery import all_suffixes
 
 from spotlight.errors import TransferFailed
@@ -30,6 +31,18 @@ def is_below(key: str, folder: str) -> bool:
     return len(names) > len(wanted) and all(
         want in ("*", name) for name, want in zip(names, wanted, strict=False)
     )
+
+
+def within(key: str) -> Iterator[str]:
+    """The key, and the folders that it is inside of, from the inside."""
+    while key:
+        yield key
+        key = folder_of(key)
+
+
+def folder_of(key: str) -> str:
+    """The folder that a bundle or a folder is in; empty for the store's own."""
+    return key.rpartition("/")[0]
 
 
 def content_key(key: str, checksum: int) -> str:

@@ -6,6 +6,11 @@ the same machine, HTTP otherwise). Whoever must hand something to a holder that 
 Every transfer has a deadline, a checksum and a token; a key can never leave the folder. Nothing is
 parsed here, so nothing received can run.
 
+Tokens are of two kinds. One that is in an offer lets its holders read that bundle, or those of one
+folder, and is the same for all of them: it gives nothing that they were not offered, and lasts as
+long as the bundle does. One with which somebody leaves bundles is his alone, for his folders alone,
+and ends when it is revoked.
+
 Files are never changed, only replaced or deleted as a whole: whoever has one open or mapped keeps
 the bytes that it had. What arrives goes to disk as it comes, and takes its place when it is whole.
 """
@@ -32,7 +37,7 @@ from spotlight.transport.tensors.data_port import DataPort
 from spotlight.transport.tensors.folder import Folder
 from spotlight.transport.tensors.incoming import Incoming, in_thread
 from spotlight.transport.tensors.joining import join
-from spotlight.transport.tensors.keys import checked, is_below
+from spotlight.transport.tensors.keys import checked, folder_of, is_below, within
 from spotlight.transport.tensors.offers import BASE, UCX, machine_identity, measured, nbytes_of
 from spotlight.transport.tensors.quota import Quota
 from spotlight.transport.tensors.serving import (
@@ -48,7 +53,7 @@ from spotlight.transport.tensors.serving import (
     token_of,
     written_name,
 )
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import KEY_LIMIT, BundleOffer, StoreEndpoint
 
 _READERS = ""
 """Who fetches bundles is not told apart."""
@@ -69,7 +74,10 @@ class BundleStore:
 
     Args:
         token: a secret that never leaves this process; what readers and those who leave something
-            must show is derived from it.
+            must show is derived from it. With the same secret, offers of an earlier process are
+            good still.
+        term: of this process, which no other has had; what an earlier one gave somebody to leave
+            bundles with is void in another term.
         port: where it is served, which others may share and somebody else closes; by default one
             of its own on the loopback interface.
         max_nbytes: of one upload.
@@ -83,6 +91,7 @@ class BundleStore:
         root: Path,
         *,
         token: str,
+        term: str = "",
         port: DataPort | None = None,
         max_nbytes: int = 2**40,
         quota_nbytes: int | None = None,
@@ -92,6 +101,7 @@ class BundleStore:
         self._timings = timings
         self._folder = Folder(root)
         self._secret = token.encode()
+        self._term = term
         self._port = port or DataPort(timings=timings)
         self._has_own_port = port is None
         self._max_nbytes = max_nbytes
@@ -120,12 +130,10 @@ class BundleStore:
         self._quota.found(await in_thread(self._folder.sizes))
         if self._has_own_port:
             await self._port.start()
-        token = self._derive("read")
-        self._owners[_digest(token)] = _READERS
         self._endpoint = StoreEndpoint(
             self._port.host,
             self._port.port,
-            token,
+            "",
             machine_identity(),
             str(self._folder.root),
             self._port.fingerprint,
@@ -136,26 +144,32 @@ class BundleStore:
 
     @property
     def endpoint(self) -> StoreEndpoint:
-        """Where this store's bundles are read; only after `start`."""
+        """Where this store is, for whoever may do nothing there; only after `start`."""
         if self._endpoint is None:
             raise RuntimeError("the store is not started")
         return self._endpoint
+
+    def readable(self, prefix: str) -> StoreEndpoint:
+        """Where a bundle is read, or all that are in a folder, and nothing else."""
+        return structs.replace(self.endpoint, token=self._derive(f"read {prefix}"))
 
     def writable_by(self, owner: str, *folders: str) -> StoreEndpoint:
         """Where somebody may leave bundles, below these folders alone if any are named (`*` stands
         for any one name), with a token of his own for them; the same until `revoke`."""
         if (owner, folders) not in self._tokens:
-            token = self._derive(f"write {next(self._issued)} {owner}")
+            token = self._derive(f"write {self._term}{next(self._issued)} {owner}")
             self._tokens[owner, folders] = token
             self._folders[_digest(token)] = folders
             self._owners[_digest(token)] = owner
         return structs.replace(self.endpoint, token=self._tokens[owner, folders])
 
     def revoke(self, owner: str) -> None:
-        """Take nothing more that comes with a token of this one; what is there stays."""
+        """Take nothing more that comes with a token of this one, nor the rest of what is coming;
+        what is there stays."""
         for whose in [each for each in self._tokens if each[0] == owner]:
             digest = _digest(self._tokens.pop(whose))
             del self._owners[digest], self._folders[digest]
+        self._port.break_off(self, owner)
 
     def put(self, key: str, data: bytes) -> BundleOffer:
         """Keep a bundle of this process's own; an older one of the same key is replaced at once,
@@ -167,7 +181,7 @@ class BundleStore:
             incoming.write([data])
             incoming.keep()
         self._quota.forget(key)
-        return BundleOffer(key, len(data), crc32(data), self.endpoint)
+        return self._offer(key, len(data), crc32(data))
 
     async def offer(self, key: str) -> BundleOffer:
         """A bundle that somebody has left here, to be fetched. Raises `TransferFailed` if there is
@@ -177,7 +191,10 @@ class BundleStore:
             nbytes, checksum = await in_thread(lambda: self._measure(key))
         except OSError as error:
             raise TransferFailed(f"no bundle {key}: {error.strerror}") from error
-        return BundleOffer(key, nbytes, checksum, self.endpoint)
+        return self._offer(key, nbytes, checksum)
+
+    def _offer(self, key: str, nbytes: int, checksum: int) -> BundleOffer:
+        return BundleOffer(key, nbytes, checksum, self.readable(key))
 
     def _measure(self, key: str) -> tuple[int, int]:
         with self._folder.open(key) as file:
@@ -223,7 +240,7 @@ class BundleStore:
             raise
         incoming.close()
         self._quota.forget(key)
-        return BundleOffer(key, offer.nbytes, offer.checksum, self.endpoint)
+        return self._offer(key, offer.nbytes, offer.checksum)
 
     async def _download(
         self, offer: BundleOffer, incoming: Incoming, within_s: float, base: BundleOffer | None
@@ -274,9 +291,8 @@ class BundleStore:
     async def aclose(self) -> None:
         """Stop serving; the bundles stay. Idempotent."""
         self._port.detach(self)
-        self._tokens.clear()
-        self._folders.clear()
-        self._owners.clear()  # so uploads that are under way on a port of several stores end, too
+        for owner in {owner for owner, _ in self._tokens}:
+            self.revoke(owner)  # so uploads that are under way on a port of several stores end, too
         if self._has_own_port:
             await self._port.aclose()
         while self._begun:
@@ -284,9 +300,15 @@ class BundleStore:
 
     # --- on the thread of the port ---
 
-    def owner_of(self, token: str) -> str | None:
+    def owner_of(self, request: web.BaseRequest) -> str | None:
         """See `data_port.Served`."""
-        return self._owners.get(_digest(token))
+        token, key = token_of(request), key_of(request)
+        owner = self._owners.get(_digest(token))
+        if owner is None and len(key) <= KEY_LIMIT:
+            prefixes = (self._derive(f"read {prefix}") for prefix in within(key))
+            may_read = any(hmac.compare_digest(token.encode(), each.encode()) for each in prefixes)
+            return _READERS if may_read else None
+        return owner
 
     async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
         """See `data_port.Served`."""
@@ -317,12 +339,11 @@ class BundleStore:
                     await self._read_body(request, nbytes, incoming)
                 if incoming.checksum != checksum:
                     raise TransferFailed("checksum differs")
-                await in_thread(incoming.keep)
+                await in_thread(lambda: self._keep(incoming, token_of(request), owner, key))
         finally:
             if written:
                 self._folder.abandon(written)
-        self._quota.keep(owner, key, nbytes)
-        return web.Response(text=self.endpoint.token)
+        return web.Response(text=self.readable(key).token)
 
     @property
     def _has_one_writer(self) -> bool:
@@ -336,10 +357,7 @@ class BundleStore:
             )
 
     async def _read_body(self, request: web.BaseRequest, nbytes: int, incoming: Incoming) -> None:
-        token = token_of(request)
         async for part in body_of(request, nbytes, self._timings.idle_limit_s):
-            if self.owner_of(token) is None:  # it was revoked meanwhile
-                raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
             await in_thread(lambda part=part: incoming.write([part]))  # type: ignore[misc]
 
     def _written_nbytes(self, name: str) -> int:
@@ -358,7 +376,9 @@ class BundleStore:
             if self._port.ucx and UCX in request.headers:
                 idle_s, broke = self._timings.idle_limit_s, self._port.broke_by_ucx
                 return await send_by_ucx(request, file, idle_s, broke)
-            if base := request.headers.get(BASE):
+            base = request.headers.get(BASE)
+            # What differs tells of both: who may read one of a folder may have that of the others.
+            if base is not None and folder_of(base) == folder_of(key_of(request)):
                 pair = await in_thread(lambda: alike(self._folder, base, file))
                 if pair is not None and starts_a_chunk(request, file):
                     return await send_delta(request, *pair, self._timings.idle_limit_s)
@@ -369,6 +389,12 @@ class BundleStore:
         return self._folder.open(key) if lent is None else lent.open("rb", buffering=0)
 
     # --- on any thread ---
+
+    def _keep(self, incoming: Incoming, token: str, owner: str, key: str) -> None:
+        if _digest(token) not in self._owners:  # it was revoked meanwhile
+            raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
+        incoming.keep()
+        self._quota.keep(owner, key, incoming.nbytes)
 
     def _incoming(self, key: str) -> Incoming:
         return Incoming(self._folder, checked(key), durable=self._durable)

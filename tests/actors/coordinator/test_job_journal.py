@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from job_kit import STORE, offer, request, requests
+from job_kit import STORE, ReachedAt, offer, request, requests
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.exploration import Explored
@@ -49,7 +49,8 @@ def opened(
 ) -> Iterator[JobJournal]:
     journal = Journal.open(path, "owner")
     try:
-        yield JobJournal(journal, endpoint, (failures if failures is not None else []).append)
+        failed = (failures if failures is not None else []).append
+        yield JobJournal(journal, ReachedAt(endpoint), failed)  # type: ignore[arg-type]
     finally:
         journal.close()
 
@@ -348,7 +349,7 @@ def test_leases_from_before_going_back_are_not_gone_on_with_after_any_restart(pa
 
 def test_a_run_that_went_back_may_have_later_records_until_it_goes_on(path: Path) -> None:
     raw = Journal.open(path, "owner")
-    journal = JobJournal(raw, STORE, [].append)
+    journal = JobJournal(raw, ReachedAt(STORE), [].append)  # type: ignore[arg-type]
     journal.save_progress(progress(0))
     journal.rewind(0)
     assert raw.items(RECORDS_AHEAD)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from job_kit import STORE, job
+from job_kit import STORE, ReachedAt, job
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.job_journal import JobJournal, SavedProgress
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Iterator[RunFolder]:
 
 def journal_of(folder: RunFolder) -> JobJournal:
     failures: list[JournalError] = []
-    return JobJournal(folder.journal, STORE, failures.append)
+    return JobJournal(folder.journal, ReachedAt(STORE), failures.append)  # type: ignore[arg-type]
 
 
 def begun(folder: RunFolder) -> JobProgress:

@@ -104,7 +104,7 @@ async def test_workers_read_the_nodes_own_copies(node: Node) -> None:
     (held,) = node.copies.held
     assert [part.key for part in held.parts] == node.store.done
     assert node.files() == {"000003-rollout.00000005", "000003-evaluation.00000006"}
-    assert all(part.store == node.store.endpoint for part in held.parts)
+    assert all(part.store == node.store.readable(part.key) for part in held.parts)
     assert node.changes == 1
 
 

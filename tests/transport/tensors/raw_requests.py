@@ -23,13 +23,10 @@ def derived(what: str) -> str:
     return hmac.new(TOKEN.encode(), what.encode(), hashlib.sha256).hexdigest()
 
 
-READER = derived("read")
-
-
 def head(method: str = "GET", key: str = "a", token: str | None = None, **fields: object) -> bytes:
     """The head of a request to a store; with `_` in place of `-` in its fields."""
     if token is None:
-        token = derived("write 1 w") if method == "PUT" else READER
+        token = derived("write 1 w" if method == "PUT" else f"read {key}")
     lines = [f"{method} /{key} HTTP/1.1", "Host: store", f"Authorization: Bearer {token}"]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
     return "\r\n".join([*lines, "", ""]).encode()

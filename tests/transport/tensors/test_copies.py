@@ -50,7 +50,7 @@ async def test_a_copy_is_whole_and_others_can_fetch_it(stores, taker, data):
     origin, store = stores[0], stores[taker]
     key = content_key("weights/1", zlib.crc32(data))
     copy = await store.copy(origin.put("weights/1", data), key)
-    assert copy == BundleOffer(key, len(data), zlib.crc32(data), store.endpoint)
+    assert copy == BundleOffer(key, len(data), zlib.crc32(data), store.readable(key))
     origin.delete("weights/1")
     assert files(store) == {key}
     assert await fetch(copy) == data

@@ -203,6 +203,13 @@ async def test_a_key_outside_the_store_is_no_base(store: BundleStore, tmp_path: 
     assert b"X-Base" not in answer
 
 
+async def test_what_differs_is_not_told_of_a_bundle_in_another_folder(store: BundleStore) -> None:
+    store.put("state/1", OLD)
+    store.put("weights/2", NEW)
+    answer = await say(store.endpoint, head(key="weights/2", X_Base="state/1"))
+    assert b"X-Base" not in answer and answer.endswith(NEW)
+
+
 async def test_a_receiver_that_leaves_costs_the_sender_nothing(
     store: BundleStore, base: BundleOffer
 ) -> None:

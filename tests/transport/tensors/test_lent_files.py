@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def offer(store: BundleStore, key: str, nbytes: int = len(DATA)) -> BundleOffer:
-    return BundleOffer(key, nbytes, 0, store.endpoint)
+    return BundleOffer(key, nbytes, 0, store.readable(key))
 
 
 async def read(wanted: BundleOffer, first: int = 0) -> bytes:
@@ -48,7 +48,7 @@ async def test_nothing_beside_a_lent_file_is_served(store: BundleStore, file: Pa
             await read(offer(store, key))
 
 
-async def test_only_those_with_the_stores_token_get_it(store: BundleStore, file: Path) -> None:
+async def test_only_those_with_its_token_get_it(store: BundleStore, file: Path) -> None:
     store.lend({"a/b": file})
     stranger = structs.replace(store.endpoint, token="another")
     with pytest.raises(TransferRefused, match="wrong token"):

@@ -47,10 +47,11 @@ both = pytest.mark.parametrize("kind", ["file", "folder"])
 @both
 @pytest.mark.parametrize("away", [False, True], ids=["on this machine", "over tcp"])
 async def test_what_is_behind_a_link_is_not_read(store: BundleStore, kind: str, away: bool) -> None:
-    place = store.endpoint
+    key = plant(store, kind)
+    place = store.readable(key)
     if away:
         place = msgspec.structs.replace(place, machine="another")
-    offer = BundleOffer(plant(store, kind), len(SECRET), zlib.crc32(SECRET), place)
+    offer = BundleOffer(key, len(SECRET), zlib.crc32(SECRET), place)
     with pytest.raises(TransferFailed, match="no such bundle"):
         await fetch(offer)
 
@@ -91,7 +92,8 @@ async def test_nothing_is_put_behind_a_link(store: BundleStore) -> None:
 async def test_what_is_behind_a_link_is_not_copied(
     store: BundleStore, kind: str, tmp_path: Path
 ) -> None:
-    offer = BundleOffer(plant(store, kind), len(SECRET), zlib.crc32(SECRET), store.endpoint)
+    key = plant(store, kind)
+    offer = BundleOffer(key, len(SECRET), zlib.crc32(SECRET), store.readable(key))
     other = BundleStore(tmp_path / "other", token="t")
     await other.start()
     with pytest.raises(TransferFailed, match="no such bundle"):
@@ -150,7 +152,7 @@ async def test_a_link_in_place_of_unfinished_uploads_is_removed_at_the_start(
 @pytest.mark.parametrize("away", [False, True], ids=["on this machine", "over tcp"])
 async def test_a_pipe_is_no_bundle_and_keeps_nobody_waiting(store: BundleStore, away: bool) -> None:
     os.mkfifo(Path(store.endpoint.root) / "pipe")
-    place = store.endpoint
+    place = store.readable("pipe")
     if away:
         place = msgspec.structs.replace(place, machine="another")
     with pytest.raises(TransferFailed, match="no such bundle"):

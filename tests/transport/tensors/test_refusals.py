@@ -1,6 +1,7 @@
 """What a store refuses: tokens, keys and bundles that are wrong."""
 
 import asyncio
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from raw_requests import READER, head, put, say
+from raw_requests import derived, head, put, say
 from tensor_kit import BIG, TOKEN, elsewhere, files, remote, until
 
 from spotlight.errors import TransferFailed, TransferRefused
@@ -46,15 +47,15 @@ async def test_who_may_leave_something_may_not_read(store):
 
 async def test_the_offer_of_an_upload_only_lets_its_holders_read(store):
     offer = await upload(store.writable_by("w"), "a", b"data")
-    assert offer.store == store.endpoint
+    assert offer.store == store.readable("a")
     assert offer.store.place == store.writable_by("w").place
 
 
 async def test_everybody_who_may_leave_something_has_a_token_of_his_own(store):
     sinks = [store.writable_by(name) for name in ("a", "b", "a")]
     assert sinks[0] == sinks[2]
-    assert len({sink.token for sink in (*sinks, store.endpoint)}) == 3
-    assert all(TOKEN not in sink.token for sink in (*sinks, store.endpoint))
+    assert len({sink.token for sink in (*sinks, store.readable("a"))}) == 3
+    assert all(TOKEN not in sink.token for sink in (*sinks, store.readable("a")))
 
 
 async def test_a_token_that_is_revoked_is_of_no_use_and_others_are(store):
@@ -98,6 +99,55 @@ async def test_a_token_for_folders_is_good_below_these_alone(store, key, is_own)
     assert files(Path(store.endpoint.root)) == set()
 
 
+async def test_an_offer_lets_its_holders_read_what_it_names_and_nothing_else(store):
+    offer = store.put("samples/n/1", b"data")
+    for key in ("samples/n/2", "samples/n", "samples", "samples/n/11", "state/0-0"):
+        with pytest.raises(TransferRefused, match="wrong token"):
+            await fetch(elsewhere(offer, key=key))
+    assert await fetch(elsewhere(offer)) == b"data"
+
+
+async def test_what_a_store_is_known_by_lets_nobody_do_anything(store):
+    offer = store.put("a", b"data")
+    known = remote(store.endpoint)
+    with pytest.raises(TransferRefused, match="wrong token"):
+        await fetch(msgspec.structs.replace(offer, store=known))
+    with pytest.raises(TransferRefused, match="wrong token"):
+        await upload(known, "b", b"data")
+
+
+async def test_who_may_read_a_folder_reads_what_is_in_it_and_nothing_beside(store):
+    inside, beside = store.put("checkpoint/vae/a", b"inside"), store.put("checkpoints/a", b"beside")
+    reader = remote(store.readable("checkpoint"))
+    assert await fetch(msgspec.structs.replace(inside, store=reader)) == b"inside"
+    with pytest.raises(TransferRefused, match="wrong token"):
+        await fetch(msgspec.structs.replace(beside, store=reader))
+
+
+async def test_offers_outlive_the_process_that_made_them(tmp_path):
+    offers = []
+    for _ in range(2):
+        store = BundleStore(tmp_path / "store", token=TOKEN)
+        await store.start()
+        offers.append(store.put("a", b"data"))
+        here = remote(offers[0].store, port=store.endpoint.port)
+        assert await fetch(msgspec.structs.replace(offers[-1], store=here)) == b"data"
+        await store.aclose()
+
+
+async def test_what_an_earlier_process_gave_to_leave_bundles_with_is_void(tmp_path):
+    sinks = []
+    for term in ("first", "second"):
+        store = BundleStore(tmp_path / "store", token=TOKEN, term=term)
+        await store.start()
+        sinks.append(remote(store.writable_by("w"), port=store.endpoint.port))
+        if term == "second":
+            with pytest.raises(TransferRefused, match="wrong token"):
+                await upload(remote(sinks[0], port=store.endpoint.port), "a", b"data")
+        await upload(sinks[-1], "a", b"data")
+        await store.aclose()
+
+
 async def test_all_tokens_of_one_are_revoked_at_once(store):
     sinks = [store.writable_by("n", "a"), store.writable_by("n", "b"), store.writable_by("o")]
     assert len({sink.token for sink in sinks}) == 3
@@ -116,21 +166,24 @@ async def test_a_bundle_never_has_the_end_of_a_file_of_code(store, end):
         store.put(f"evil.{end}", b"data")
 
 
-async def test_an_upload_ends_when_its_token_is_revoked(store):
+async def test_an_upload_ends_when_its_token_is_revoked_though_nothing_more_comes(store):
     gone = store.writable_by("w")
     reader, writer = await asyncio.open_connection(gone.host, gone.port)
     writer.write(put(4, b"data"))
     await until(lambda: files(Path(gone.root)))
     store.revoke("w")
-    writer.write(b"data")
-    assert b"wrong token" in await asyncio.wait_for(reader.read(), 10)
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
     writer.close()
-    await writer.wait_closed()
-    assert files(Path(gone.root)) == set()
+    with contextlib.suppress(ConnectionResetError):
+        await writer.wait_closed()
+    await until(lambda: files(Path(gone.root)) == set())
+    with pytest.raises(TransferRefused, match="wrong token"):
+        await upload(remote(gone), "b", b"data")
 
 
 async def test_a_bundle_that_is_not_there_is_refused(store):
-    offer = elsewhere(store.put("a", b"data"), key="b")
+    offer = BundleOffer("b", 4, 0, remote(store.readable("b")))
     with pytest.raises(TransferFailed, match=r"get b at .*no such bundle"):
         await fetch(offer)
 
@@ -171,7 +224,7 @@ BAD_KEYS = [
 @pytest.mark.parametrize("key", BAD_KEYS, ids=repr)
 async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tmp_path, key):
     (tmp_path / "a").write_bytes(b"outside")
-    offer = BundleOffer(key, 7, zlib.crc32(b"outside"), store.endpoint)
+    offer = BundleOffer(key, 7, zlib.crc32(b"outside"), store.readable(key))
     attempts = [
         lambda: fetch(offer),
         lambda: fetch(elsewhere(offer)),
@@ -211,7 +264,7 @@ def test_no_key_leads_out_of_the_folder(key):
 async def test_a_key_longer_than_the_file_system_allows_is_refused(store):
     with pytest.raises(TransferFailed, match="File name too long"):
         await upload(store.writable_by("w"), "a" * 300, b"data")
-    offer = BundleOffer("a" * 300, 0, 0, remote(store.endpoint))
+    offer = BundleOffer("a" * 300, 0, 0, remote(store.readable("a" * 300)))
     with pytest.raises(TransferFailed, match="no such bundle"):
         await fetch(offer)
 
@@ -221,7 +274,7 @@ async def test_a_key_longer_than_the_file_system_allows_is_refused(store):
 REFUSED = {
     "token": (head(token="a guess"), 401, b"wrong token"),
     "no token": (b"GET /a HTTP/1.1\r\nHost: store\r\n\r\n", 401, b"wrong token"),
-    "token of a reader": (put(5, token=READER) + b"whole", 401, b"wrong token"),
+    "token of a reader": (put(5, token=derived("read a")) + b"whole", 401, b"wrong token"),
     "no bundle": (head(key="b"), 404, b"no such bundle"),
     "too many bytes": (put(1001) + bytes(1001), 413, b"1001 bytes are more than 1000"),
     "range behind the end": (head(Range="bytes=1000-"), 416, b"6 bytes, and no byte 1000"),
@@ -253,7 +306,7 @@ async def test_a_refusal_says_why_and_is_counted(tmp_path, port, request_, statu
 
 
 async def test_the_receiver_knows_the_status_of_a_refusal(store):
-    offer = elsewhere(store.put("a", b"data"), key="b")
+    offer = BundleOffer("b", 4, 0, remote(store.readable("b")))
     with pytest.raises(TransferRefused, match=r"get b at .* refused: no such bundle") as refused:
         await fetch(offer)
     assert refused.value.status == 404

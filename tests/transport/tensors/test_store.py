@@ -40,11 +40,10 @@ async def test_a_bundle_arrives_whole_over_tcp(store, data):
 @pytest.mark.parametrize("seen", [lambda place: place, remote], ids=["beside", "elsewhere"])
 @pytest.mark.parametrize("data", [b"", b"x", BIG], ids=["empty", "small", "big"])
 async def test_an_upload_is_kept_whole_and_can_be_fetched(store, data, seen):
-    offer = await upload(seen(store.writable_by("w")), "samples/worker-0/3-17", data)
-    assert offer == BundleOffer(
-        "samples/worker-0/3-17", len(data), zlib.crc32(data), seen(store.endpoint)
-    )
-    offer = msgspec.structs.replace(offer, store=store.endpoint)
+    key = "samples/worker-0/3-17"
+    offer = await upload(seen(store.writable_by("w")), key, data)
+    assert offer == BundleOffer(key, len(data), zlib.crc32(data), seen(store.readable(key)))
+    offer = msgspec.structs.replace(offer, store=store.readable(offer.key))
     assert await fetch(offer) == await fetch(elsewhere(offer)) == data
     assert files(Path(store.endpoint.root)) == {"samples/worker-0/3-17"}
 
@@ -53,7 +52,7 @@ async def test_on_the_same_machine_a_large_upload_is_written_and_not_sent(store,
     monkeypatch.setattr(HTTPConnection, "send", refuse_more_than(4096))
     offer = await upload(store.writable_by("w"), "a", BIG)
     assert (Path(store.endpoint.root) / "a").read_bytes() == BIG
-    assert offer.store == store.endpoint
+    assert offer.store == store.readable("a")
 
 
 async def test_an_upload_whose_file_the_store_does_not_see_is_sent(store, tmp_path):
@@ -195,7 +194,7 @@ async def test_a_durable_store_has_file_and_folder_on_disk_before_it_says_so(tmp
 async def test_what_somebody_left_can_be_offered_to_others(store):
     await upload(store.writable_by("w"), "pictures/1.png", b"a picture")
     offer = await store.offer("pictures/1.png")
-    assert (offer.nbytes, offer.store) == (9, store.endpoint)
+    assert (offer.nbytes, offer.store) == (9, store.readable("pictures/1.png"))
     assert await fetch(offer) == b"a picture"
 
 

@@ -130,7 +130,7 @@ async def test_the_loop_turns_while_the_disk_is_slow(tmp_path, monkeypatch):
     slow = asyncio.ensure_future(upload(store.writable_by("w"), "a", BIG))
     await until(lambda: files(tmp_path / "durable"))
     with pytest.raises(TransferFailed, match="no such bundle"):
-        await fetch(BundleOffer("b", 1, 0, remote(store.endpoint)))
+        await fetch(BundleOffer("b", 1, 0, remote(store.readable("b"))))
     assert not slow.done()
     release.set()
     await slow
