@@ -111,7 +111,7 @@ class KeyRing:
         return OPERATOR if passport.role == "operator" else passport.token
 
     def knows(self, join: JoinToken) -> bool:
-        """Whether a token was made here and has not ended, and leads here."""
+        """Whether a user's token was made here and has not ended, and leads here."""
         passport = self._book.passport(join.keys.public, self._clock())
         return (
             passport is not None
@@ -194,7 +194,7 @@ class KeyRing:
                     reason=answer.reason,
                     unlogged=unlogged,
                 )
-            return NotEnrolled(answer.reason, answer.soon)
+            return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)
 
