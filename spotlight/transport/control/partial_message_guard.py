@@ -1,4 +1,5 @@
-"""Finds guests who send parts of a message without end.
+"""Finds guests that send parts of a message without end. Nobody else gets so far: before the
+handshake libzmq takes no parts.
 
 libzmq hands on a message when its last part has come, limits the size of each part, and counts only
 whole messages against the high-water mark: nothing bounds the parts of one message. So connections
@@ -16,7 +17,7 @@ from spotlight.transport.control.tcp import Connections
 
 LOOKS = 256
 """Connections whose turn it is in a period; beyond so many, each has its turn less often."""
-_HEARTBEAT_BYTES = 64
+_HEARTBEAT_BYTES = 128
 """Allowed in each period for heartbeats, which no message accounts for."""
 
 
@@ -33,8 +34,8 @@ class PartialMessageGuard:
         drain: Callable[[], None],
         found: Callable[[int], None],
     ) -> None:
-        """Looks every `period_s`. `limit` is how many bytes a connection may hold back, `drain`
-        reads what has arrived, `found` is told of a connection that holds back more."""
+        """Looks every `period_s`. A connection may hold back `limit` bytes; `drain` reads what has
+        arrived, `found` is told of a connection that holds back more."""
         self._connections = connections
         self._period_s = period_s
         self._limit = limit

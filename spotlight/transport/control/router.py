@@ -180,6 +180,7 @@ class Router:
     def _greet(self, identity: bytes, payload: zmq.Frame, whole: bool) -> None:
         """The first message of a connection should say whose it is."""
         descriptor = int(payload.get(zmq.SRCFD))
+        self._guard.delivered(descriptor)
         # A former connection may have had the same descriptor: hear of its end before the number is
         # used again.
         self.monitor_reader.drain()
@@ -279,7 +280,7 @@ class Router:
         link = self._descriptors.get(descriptor)
         if link is not None:
             self._owner.input_rejected(link, error)
-        else:
+        elif not self.open.is_leaving(descriptor):
             self._owner.report_rejected("", error.reason, str(error))
             self.open.show_out(descriptor)
 
