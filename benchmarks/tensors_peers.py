@@ -92,7 +92,7 @@ async def _serve() -> None:
             with socket.create_server(("127.0.0.1", 0)) as listener:
                 path = memory.path / KEY
                 threading.Thread(target=_serve_raw, args=(listener, path), daemon=True).start()
-                ready = (str(memory.path), listener.getsockname()[1], with_tls.endpoint)
+                ready = str(memory.path), listener.getsockname()[1], with_tls.readable(KEY)
                 _say(msgspec.to_builtins(ready))
                 while line := await asyncio.to_thread(sys.stdin.readline):
                     _say(await _do(store, *json.loads(line)))

@@ -19,6 +19,7 @@ from spotlight.actors.coordinator.job_journal import (
 )
 from spotlight.actors.coordinator.session_folder import SavedSession
 from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime.fork_template import Exited, Forked, ForkRequest, NotForked, Ready
 from spotlight.actors.worker.engine import Origin
@@ -27,10 +28,13 @@ from spotlight.jobs import JobSpec, ModelSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.permissions import Permissions
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.door.key_book import SavedBook
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence
+from spotlight.rewards.schema import ScoreRequest
 from spotlight.rewards.serving.settings import ServingSettings
 from spotlight.rollouts.http_messages import WantedGroup
+from spotlight.running.handed_keys import CoordinatorKeys, NodeKeys
 from spotlight.store.mirror import Manifest
 from spotlight.studies.staleness_plan import StalenessPlan
 from spotlight.studies.staleness_record import StalenessRecord
@@ -48,8 +52,9 @@ IN_A_JOURNAL = (
     TrainingState,
     WeightsOffer,
 )
-IN_FILES = (Manifest, SavedSession, StalenessRecord)
+IN_FILES = (Manifest, SavedBook, SavedSession, StalenessRecord)
 HANDED_OVER = (
+    CoordinatorKeys,
     Exited,
     ExportPlan,
     ForkRequest,
@@ -57,13 +62,16 @@ HANDED_OVER = (
     HubFile,
     JobSpec,
     ModelSpec,
+    NodeKeys,
     NotForked,
     Origin,
     Permissions,
     Ready,
+    ScoreRequest,
     ServingSettings,
     StalenessPlan,
     WantedGroup,
+    WorkerKeys,
     WorkSpec,
 )
 ALL: tuple[type[msgspec.Struct], ...] = (Envelope, *MAY_SAY, *IN_A_JOURNAL, *IN_FILES, *HANDED_OVER)

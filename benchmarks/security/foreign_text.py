@@ -7,8 +7,10 @@ import http.client
 import json
 import shutil
 import socket
+import subprocess
 import time
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -138,6 +140,7 @@ async def forged_checkpoint(site: Site) -> None:
     require(not list((folder / "cache").rglob("*.json")), "it is in the cache")
 
 
+_TOKEN_OF_TWIN = "a-token-of-its-client"
 _TWIN = """
 import asyncio, sys
 import uvicorn
@@ -145,29 +148,60 @@ from spotlight.rollouts.http_twin import rollout_app
 from spotlight import Rollouts
 sampler = {"height": 16, "width": 48, "kind": "ode", "steps": 2, "micro_batch": 4}
 job = {"model": "builtin:ocr-tiny", "sampler": sampler, "tensors": False}
-app = rollout_app(lambda: Rollouts.connect(f"@{sys.argv[1]}", **job))
+app = rollout_app(lambda: Rollouts.connect(f"@{sys.argv[1]}", **job), token=sys.argv[3])
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 """
 
 
-@attack("the HTTP twin is sent weights without end", stage="jobs")
-async def endless_weights(site: Site) -> None:
+@asynccontextmanager
+async def _twin(site: Site) -> AsyncIterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The port of one, and its process."""
     port = unused_port()
-    process = site.python(
-        ATTACKER, "-c", _TWIN, str(site.token_file(site.submitter_token)), str(port)
-    )
+    words = (str(site.token_file(site.submitter_token)), str(port), _TOKEN_OF_TWIN)
+    process = site.python(ATTACKER, "-c", _TWIN, *words)
     try:
         await asyncio.to_thread(_wait_for, port)
-        await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first
-        before = _resident_mb(process.pid)
-        status = await asyncio.to_thread(_stream_weights, port, 300)
-        grown = _resident_mb(process.pid) - before
-        require(status in (0, 400, 413), status)
-        require(grown < 150, f"{grown:.0f} MB more")
+        yield port, process
     finally:
         process.kill()  # the session with it
         await asyncio.to_thread(process.wait)
     await site.cancel()
+
+
+@attack(
+    "a page of another site, and a user without its token, speak to the HTTP twin", stage="alone"
+)
+async def cross_site(site: Site) -> None:
+    own = f"Bearer {_TOKEN_OF_TWIN}"
+    tried: list[tuple[str, str, dict[str, str]]] = [
+        ("GET", "/fleet", {}),
+        ("POST", "/rollouts", {}),
+        ("PUT", "/policies/1?kind=full", {"Authorization": "Bearer guess"}),
+        ("DELETE", "/rollouts", {"Authorization": f"Bearer {_TOKEN_OF_TWIN}x"}),
+        ("GET", "/fleet", {"Authorization": own, "Host": "evil.example"}),
+        ("GET", "/fleet", {"Authorization": own, "Origin": "https://evil.example"}),
+    ]
+    async with _twin(site) as (port, _):
+        for method, path, headers in tried:
+            status = await asyncio.to_thread(_status_of, port, method, path, headers)
+            require(status in (400, 401, 403, 404, 405, 421), (method, path, headers, status))
+
+
+def _status_of(port: int, method: str, path: str, headers: dict[str, str]) -> int:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+
+
+@attack("the HTTP twin is sent weights without end", stage="jobs")
+async def endless_weights(site: Site) -> None:
+    async with _twin(site) as (port, process):
+        await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first
+        before = _resident_mb(process.pid)
+        status = await asyncio.to_thread(_stream_weights, port, 300)
+        grown = _resident_mb(process.pid) - before
+    require(status in (0, 400, 413), status)
+    require(grown < 150, f"{grown:.0f} MB more")
 
 
 def _stream_weights(port: int, megabytes: int) -> int:
@@ -179,7 +213,10 @@ def _stream_weights(port: int, megabytes: int) -> int:
                 "/policies/1?kind=full",
                 body=(b"\0" * 1_000_000 for _ in range(megabytes)),
                 encode_chunked=True,
-                headers={"Transfer-Encoding": "chunked"},
+                headers={
+                    "Transfer-Encoding": "chunked",
+                    "Authorization": f"Bearer {_TOKEN_OF_TWIN}",
+                },
             )
         with suppress(OSError, http.client.HTTPException):
             return connection.getresponse().status

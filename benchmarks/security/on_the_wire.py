@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import socket
 from contextlib import suppress
+
+import msgspec
 
 from benchmarks.security.attack import NotPossible, attack, require
 from benchmarks.security.clients import host_and_port, stays_open
@@ -16,26 +17,28 @@ from benchmarks.security.sniffer import Capture
 from spotlight.actors.protocol.roles import MAY_SAY
 
 PLANTED = "planted-for-the-sniffer-0123456789"
-_BEARER = re.compile(rb"Bearer [!-~]{8,}")
-_IN_CLEAR = (b"HTTP/1.1", b"safetensors", b"bundle")
+_IN_CLEAR = (b"HTTP/1.1", b"Authorization: ", b"safetensors")
 
 
 def clear_text(site: Site, capture: Capture) -> list[str]:
     """What a sniffer sees that is nobody else's business, by what it is: secrets and tokens, the
-    job's fields and prompts, types of messages, tokens of stores, and headers of data."""
-    seen = [name for name, secret in site.secrets.items() if capture.seen([secret])]
-    seen += capture.seen(site.words_of_the_job)
-    seen += capture.seen(each.__name__ for each in MAY_SAY)
-    for stream in capture.streams().values():
-        seen += [found.decode() for found in set(_BEARER.findall(stream))]
-        seen += [text.decode() for text in _IN_CLEAR if text in stream]
-    return seen
+    job's fields and prompts, messages of any type, and headers of what is fetched and left."""
+    needles = {name: secret.encode() for name, secret in site.secrets.items()}
+    needles |= {word: word.encode() for word in site.words_of_the_job}
+    for each in MAY_SAY:
+        tag = msgspec.msgpack.encode({"type": each.__name__})[1:]  # without the size of the map
+        needles[f"a message {each.__name__}"] = tag
+    needles |= {text.decode(): text for text in _IN_CLEAR}
+    return capture.seen(needles)
 
 
 @attack("a sniffer reads what machines say to each other")
 async def sniffing(site: Site) -> None:
     capture = _captured(site)
-    require(bool(capture.seen([PLANTED])), "the sniffer does not work: it misses a planted text")
+    require(
+        bool(capture.seen({"planted": PLANTED.encode()})),
+        "the sniffer does not work: it misses a planted text",
+    )
     ends = {(flow.source, flow.destination) for flow in capture.streams()}
     hosts = {machine: site.network.host(machine) for machine in (COORDINATOR, RESERVED, SPOT)}
     for machine in (RESERVED, SPOT):

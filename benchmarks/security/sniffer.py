@@ -6,7 +6,7 @@ import socket
 import struct
 import threading
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from typing import NamedTuple
 
 _EVERYTHING = 0x0003
@@ -69,10 +69,10 @@ class Capture:
             for flow, parts in list(self._segments.items())
         }
 
-    def seen(self, needles: Iterable[str]) -> list[str]:
-        """Those of these texts that are in some stream."""
+    def seen(self, needles: Mapping[str, bytes]) -> list[str]:
+        """Names of those of these that are in some stream."""
         streams = list(self.streams().values())
-        return [text for text in needles if text and any(text.encode() in each for each in streams)]
+        return [name for name, text in needles.items() if any(text in each for each in streams)]
 
 
 class Sniffer:

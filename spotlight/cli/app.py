@@ -89,12 +89,18 @@ def run(
     store: StoreOption = None,
     mirror: MirrorOption = "",
     reward_secret: RewardSecretOption = None,
+    operator_token: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a join token here by which other commands reach this run while it lasts."
+        ),
+    ] = None,
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
     from spotlight.cli.local import local_places, run_locally
 
     _check_choice(job, resume, run_folder, changes)
-    places = local_places(store, mirror, reward_secret or ())
+    places = local_places(store, mirror, reward_secret or (), operator_token)
     raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
 
 

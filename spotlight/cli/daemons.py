@@ -212,7 +212,7 @@ async def _serve_coordinator(
     from spotlight.transport.tensors import BundleStore
 
     failpoints.from_environment()
-    rng, timings = random.Random(secrets.randbits(64)), Timings()
+    rng, timings = random.SystemRandom(), Timings()  # the tokens of stores come from it
     settings = ZeroMQSettings(timings.connections)
     transport = ZeroMQTransport(
         place.bind,
@@ -227,7 +227,10 @@ async def _serve_coordinator(
     await _bind(system, "--listen")
 
     def open_artifacts(folder: Path, token: str) -> BundleStore:
-        return BundleStore(folder, token=token, port=port, durable=True, timings=timings.transfers)
+        term = secrets.token_hex(16)
+        return BundleStore(
+            folder, token=token, term=term, port=port, durable=True, timings=timings.transfers
+        )
 
     try:
         await _start(port, data)

@@ -61,13 +61,16 @@ def run_locally(
     return run(_run(job, folder, places, resume is not None, console))
 
 
-def local_places(store: Path | None, mirror: str, secrets: Sequence[str]) -> LocalPlaces:
-    """What `--store`, `--mirror` and `--reward-secret` say; raises `UserError` that names the
-    option."""
+def local_places(
+    store: Path | None, mirror: str, secrets: Sequence[str], operator_token: Path | None = None
+) -> LocalPlaces:
+    """What `--store`, `--mirror`, `--reward-secret` and `--operator-token` say; raises `UserError`
+    that names the option."""
     if mirror:
         open_store("--mirror", mirror)
     permissions = Permissions.parse((), secrets)
-    return LocalPlaces(usable_base("--store", store), mirror, permissions=permissions)
+    base = usable_base("--store", store)
+    return LocalPlaces(base, mirror, permissions=permissions, operator_token=operator_token)
 
 
 def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:

@@ -41,6 +41,17 @@ def serve_reward(
     authorization_variable: Annotated[
         str | None, typer.Option(help="Environment variable with that value, instead of a file.")
     ] = None,
+    certificate: Annotated[
+        str | None, typer.Option(help="File with the certificate to speak TLS with.")
+    ] = None,
+    key: Annotated[str | None, typer.Option(help="File with the certificate's key.")] = None,
+    plain: Annotated[
+        bool,
+        typer.Option(
+            "--plain",
+            help="Serve other machines without TLS: their network is private, or a proxy encrypts.",
+        ),
+    ] = False,
 ) -> None:
     """Serve a scorer over HTTP, for jobs with a reward of `kind: http`. Ends on SIGTERM."""
     import msgspec
@@ -63,6 +74,9 @@ def serve_reward(
         largest_request_mb=request_mb,
         authorization_file=authorization_file,
         authorization_variable=authorization_variable,
+        certificate=certificate,
+        key=key,
+        plain=plain,
     )
     argv = [sys.executable, "-m", "spotlight.rewards.serving"]
     # This process becomes the server: a signal to it reaches the server, and nobody stands between.

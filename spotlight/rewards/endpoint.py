@@ -89,7 +89,8 @@ class Poster:
             return runner.run(self._post_all(bodies))
 
     async def _post_all(self, bodies: Sequence[bytes]) -> list[bytes | ScoringError]:
-        headers = {"content-type": "application/json"}
+        # What is compressed has no bound until it is unpacked.
+        headers = {"content-type": "application/json", "accept-encoding": "identity"}
         if self._endpoint.authorization is not None:
             headers["authorization"] = self._endpoint.authorization
         turns = asyncio.Semaphore(self._endpoint.concurrency)
@@ -134,6 +135,8 @@ class Poster:
         async with client.stream(
             "POST", self._endpoint.url, content=body, extensions=watch
         ) as response:
+            if response.headers.get("content-encoding", "identity") != "identity":
+                raise ScoringError(f"{self._endpoint.url}: the answer is compressed unasked")
             answer = bytearray()
             async for part in response.aiter_bytes():
                 answer += part

@@ -49,7 +49,7 @@ _BIT_DEPTH = 24
 """Where a PNG file says how many bits a channel has: behind its signature and two sizes."""
 
 
-class ImageToScore(msgspec.Struct, frozen=True, kw_only=True):
+class ImageToScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One image of a request."""
 
     id: str
@@ -62,7 +62,7 @@ class ImageToScore(msgspec.Struct, frozen=True, kw_only=True):
     """The file."""
 
 
-class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a request."""
 
     version: int

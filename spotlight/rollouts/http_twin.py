@@ -10,18 +10,24 @@ A group whose weights no worker has yet is answered with 409 and `Retry-After` a
 made once for each id: a client that asks again, because the answer was lost or is not there yet,
 gets the same group. The latest groups are remembered; older ones are forgotten. Answers are JSON,
 or MessagePack for clients that accept it.
+
+Every request bears the token that the program and its clients share, and comes from this machine or
+over TLS; `http_guard` refuses others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -34,6 +40,7 @@ from spotlight.errors import (
     UserError,
     VersionGone,
 )
+from spotlight.http_guard import HttpGuard
 from spotlight.rollouts.groups import Group, RolloutRequest, Sample
 from spotlight.rollouts.http_messages import (
     JSON,
@@ -52,19 +59,53 @@ from spotlight.rollouts.versions import AtLeast, Exactly, choose_version
 if TYPE_CHECKING:
     from torch import Tensor
 
+_TOKEN = "SPOTLIGHT_TWIN_TOKEN"
+_SHORTEST_TOKEN = 20
 _RETRY_S = 1
 _LARGEST = 1 << 20
 """Bytes of a group that is asked for."""
 _REMEMBERED = 1024
 """Groups that are done, and may be asked for again."""
-_STATUS = {VersionGone: 410, SessionEnded: 503, UserError: 400, TransferFailed: 400}
+_BODY_LIMIT_S = 60.0
+"""From the head of a request to the end of its body, with what its size takes besides."""
+_SLOWEST_BYTES_PER_S = 1e6
 
 
-def rollout_app(open_rollouts: Callable[[], AbstractAsyncContextManager[Rollouts]]) -> Starlette:
+class _TooSlow(SpotlightError):
+    """A client takes too long to say what it wants."""
+
+
+_STATUS = {
+    VersionGone: 410,
+    SessionEnded: 503,
+    UserError: 400,
+    TransferFailed: 400,
+    _TooSlow: 408,
+}
+
+
+def rollout_app(
+    open_rollouts: Callable[[], AbstractAsyncContextManager[Rollouts]],
+    *,
+    token: str | None = None,
+    hosts: Collection[str] = (),
+    plain: bool = False,
+) -> Starlette:
     """An application for any ASGI server; the session lasts as long as it runs.
 
     app = rollout_app(lambda: Rollouts.connect(model=..., sampler=...))
+
+    Args:
+        open_rollouts: begins the session.
+        token: that every request bears (`Authorization: Bearer TOKEN`); by default what the
+            environment variable SPOTLIGHT_TWIN_TOKEN holds.
+        hosts: names by which clients call this server, besides its address.
+        plain: take requests of other machines without TLS: their network is private, or a proxy
+            encrypts.
+
+    Raises `UserError` if there is no token, or one that is easily guessed.
     """
+    guard = Middleware(HttpGuard, token=_checked_token(token), hosts=hosts, plain=plain)
     service = _Service()
 
     @asynccontextmanager
@@ -82,9 +123,20 @@ def rollout_app(open_rollouts: Callable[[], AbstractAsyncContextManager[Rollouts
             Route("/rollouts", service.rollout, methods=["POST"]),
             Route("/fleet", service.fleet, methods=["GET"]),
         ],
+        middleware=[guard],
         exception_handlers={SpotlightError: _refusal},
         lifespan=lifespan,
     )
+
+
+def _checked_token(token: str | None) -> str:
+    found = os.environ.get(_TOKEN, "") if token is None else token
+    if not re.fullmatch(f"[!-~]{{{_SHORTEST_TOKEN},}}", found):
+        raise UserError(
+            f"token: give {_SHORTEST_TOKEN} or more letters and digits that nobody can guess, as"
+            f" `token` or in the environment variable {_TOKEN}; `openssl rand -hex 20` makes some"
+        )
+    return found
 
 
 class _Service:
@@ -155,12 +207,16 @@ class _Service:
 
 
 async def _body(request: Request, most: int) -> bytes:
-    """No more is held of a body than may be in it."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > most:
-            raise JobError("body", f"is larger than {most:,} bytes")
+    """No more is held of a body than may be in it, and for no longer than that may take."""
+    body, limit_s = bytearray(), _BODY_LIMIT_S + most / _SLOWEST_BYTES_PER_S
+    try:
+        async with asyncio.timeout(limit_s):
+            async for part in request.stream():
+                body += part
+                if len(body) > most:
+                    raise JobError("body", f"is larger than {most:,} bytes")
+    except TimeoutError as error:
+        raise _TooSlow(f"the body did not come within {limit_s:.0f} s") from error
     return bytes(body)
 
 

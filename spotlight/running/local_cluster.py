@@ -29,6 +29,7 @@ from spotlight.running.handed_keys import CoordinatorKeys, KnownNode, NodeKeys
 from spotlight.running.worker_template import worker_template
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.store.runs_folder import RunsFolder, locked
+from spotlight.store.secret_files import write_secret_file
 from spotlight.transport.control.keys import KeyPair, place_of
 
 _START_LIMIT_S = 60.0
@@ -52,6 +53,8 @@ class LocalPlaces:
     """That of the job, if there is one."""
     permissions: Permissions = Permissions()
     """What the job or session may do, besides what it names itself."""
+    operator_token: Path | None = None
+    """File for a token by which others of this user reach the coordinator; None for none."""
 
 
 @dataclass
@@ -146,6 +149,8 @@ async def _daemons(
         place = place_of(address).removeprefix("tcp://")
         cluster.join = replace(cluster.join, place=place)
         first.arguments = [*arguments, place]
+        if places.operator_token is not None:
+            _leave_token(places.operator_token, cluster.join)
         keepers.append(asyncio.create_task(cluster.keep(first)))
         for name, pool in names.items():
             workers = (pools.reserved if pool == "reserved" else pools.spot).workers
@@ -155,12 +160,23 @@ async def _daemons(
             keepers.append(asyncio.create_task(cluster.keep(daemon)))
         yield cluster
     finally:
-        address_file.unlink(missing_ok=True)
+        for file in filter(None, (address_file, places.operator_token)):
+            file.unlink(missing_ok=True)
         for keeper in keepers:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
         await _stop([daemon.process for daemon in cluster.daemons])
         remove_leftovers(places.store)  # of nodes that were killed
+
+
+def _leave_token(file: Path, join: JoinToken) -> None:
+    try:
+        write_secret_file(file, str(join))
+    except OSError as error:
+        raise UserError(
+            f"--operator-token {file}: {error.strerror}; give a file in a folder that can be"
+            " written"
+        ) from error
 
 
 def _node_names(pools: PoolsSpec) -> dict[str, Pool]:

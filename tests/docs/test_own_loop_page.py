@@ -47,7 +47,10 @@ def test_the_loop_with_a_loss_of_the_box_trains() -> None:
     assert all(float(line.split()[-1]) > 0 for line in lines)
 
 
-def test_the_application_of_the_page_has_the_routes_that_it_names() -> None:
+def test_the_application_of_the_page_has_the_routes_that_it_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPOTLIGHT_TWIN_TOKEN", "a-token-of-the-clients")
     names: dict[str, Any] = {}
     exec(TWIN, names)
     routes = {

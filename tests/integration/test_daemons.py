@@ -11,8 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.testing.ports import unused_port
+from spotlight.transport.control.keys import KeyPair
 from tests.integration.conftest import Workplace, events, metrics, wait_until
+
+
+def _token(place: str = "127.0.0.1:1") -> str:
+    """One of a coordinator that is not there."""
+    return str(JoinToken(place, KeyPair.new().public, "nobody", bytes(SECRET_BYTES)))
 
 
 def _coordinator(workplace: Workplace, listen: str = "127.0.0.1:0", *options: str) -> str:
@@ -25,39 +32,37 @@ def _coordinator(workplace: Workplace, listen: str = "127.0.0.1:0", *options: st
     return address_file.read_text()
 
 
-def _node(workplace: Workplace, address: str, name: str, pool: str, *options: str) -> None:
+def _node(workplace: Workplace, name: str, pool: str, *options: str) -> None:
     workplace.daemon(
-        "node", "--coordinator", address, "--name", name, "--pool", pool,
+        "node", "--name", name, "--pool", pool,
         "--logs", workplace.folder / "logs", *options,
     )  # fmt: skip
 
 
-def _status(workplace: Workplace, address: str) -> dict[str, object]:
-    answer: dict[str, object] = json.loads(
-        workplace.spotlight("status", "-c", address, "--json").output
-    )
+def _status(workplace: Workplace) -> dict[str, object]:
+    answer: dict[str, object] = json.loads(workplace.spotlight("status", "--json").output)
     return answer
 
 
 def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
-    """They listen on all interfaces, and others reach them by the address that they advertise. What
-    they serve is encrypted, where it could be read on the way."""
+    """They listen on all interfaces, and others reach them by the address that they advertise. Some
+    of them encrypt what they serve."""
     advertise = ("--advertise", "127.0.0.1")
     data_port = unused_port()
-    data = ("--data-listen", f"0.0.0.0:{data_port}")
+    data = ("--data-listen", f"0.0.0.0:{data_port}", "--data-tls")
     address = _coordinator(workplace, "0.0.0.0:0", *advertise, *data)
     assert address.startswith("tcp://127.0.0.1:")
-    submitted = workplace.spotlight("submit", workplace.job(), "-c", address)
+    submitted = workplace.spotlight("submit", workplace.job())
     assert submitted.code == 0, submitted.errors
-    assert _status(workplace, address)["phase"] == "preparing"
+    assert _status(workplace)["phase"] == "preparing"
 
-    _node(workplace, address.removeprefix("tcp://"), "first", "reserved")
+    _node(workplace, "first", "reserved")
     store = workplace.folder / "store"
     store.mkdir()
-    options = ("--host", "0.0.0.0", *advertise, "--store", str(store))
-    _node(workplace, address, "second", "spot", *options)
+    options = ("--host", "0.0.0.0", *advertise, "--store", str(store), "--data-tls")
+    _node(workplace, "second", "spot", *options)
 
-    run = Path(str(_status(workplace, address)["run_folder"]))
+    run = Path(str(_status(workplace)["run_folder"]))
     wait_until(lambda: is_open(data_port), "the data port")
     assert ssl.get_server_certificate(("127.0.0.1", data_port))
     wait_until(lambda: any(store.glob("spotlight-*/weights/*")), "its copy of the weights")
@@ -69,10 +74,11 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
 def test_a_node_says_at_once_where_its_workers_log_and_leaves_it_there_when_it_is_killed(
     workplace: Workplace,
 ) -> None:
+    _coordinator(workplace)
     state = workplace.folder / "state"
     script = Path(__file__).parents[2] / "bin" / "spotlight-node"
     node = workplace.start(
-        sys.executable, script, "--coordinator", f"127.0.0.1:{unused_port()}", "--name", "mine",
+        sys.executable, script, "--name", "mine", "--pool", "spot",
         "--store", str(workplace.folder),
         env={**os.environ, "XDG_STATE_HOME": str(state)},
     )  # fmt: skip
@@ -95,8 +101,8 @@ def is_open(port: int) -> bool:
 def test_a_data_port_that_is_taken_is_one_clear_line(workplace: Workplace, daemon: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
-        listen = ("--listen", "127.0.0.1:0") if daemon == "coordinator" else ()
-        started = workplace.daemon(daemon, "--data-listen", place, *listen)
+        others = {"coordinator": ("--listen", "127.0.0.1:0"), "node": ("--join", _token())}[daemon]
+        started = workplace.daemon(daemon, "--data-listen", place, *others)
         output = started.communicate(timeout=120)[0]
     assert started.returncode == 2
     assert f"--data-listen {place}" in output.splitlines()[-1]
@@ -116,55 +122,51 @@ def test_a_store_that_cannot_be_used_is_one_clear_line(workplace: Workplace) -> 
     assert not (workplace.folder / "runs").exists()
 
 
-def test_a_node_that_others_reach_offers_ucx_on_a_private_network_alone(
-    workplace: Workplace,
-) -> None:
-    started = workplace.daemon("node", "--host", "0.0.0.0", "--advertise", "10.0.0.1", "--data-ucx")
+def test_a_node_that_is_to_encrypt_does_not_offer_ucx(workplace: Workplace) -> None:
+    started = workplace.daemon("node", "--data-tls", "--data-ucx")
     output = started.communicate(timeout=120)[0]
     assert started.returncode == 2
-    assert "--data-ucx: UCX does not encrypt, and other machines" in output.splitlines()[-1]
-    assert "give --data-plain" in output.splitlines()[-1]
+    assert "--data-tls and --data-ucx: UCX does not encrypt" in output.splitlines()[-1]
     assert "Traceback" not in output
 
 
 @pytest.mark.slow
 def test_a_cancelled_job_frees_the_coordinator_for_the_next(workplace: Workplace) -> None:
-    address = _coordinator(workplace)
-    _node(workplace, address, "only", "reserved")
+    _coordinator(workplace)
+    _node(workplace, "only", "reserved")
     long = workplace.job("long.yaml", name="long", iterations=1000)
-    assert workplace.spotlight("submit", long, "-c", address).code == 0
+    assert workplace.spotlight("submit", long).code == 0
     run = workplace.folder / "runs" / "long-001"
     wait_until(lambda: bool(events(run, "checkpoint_saved")), "the first checkpoint")
 
-    refused = workplace.spotlight("submit", workplace.job(), "-c", address)
+    refused = workplace.spotlight("submit", workplace.job())
     assert refused.code == 2
     assert "`long` is running" in refused.errors
 
-    assert workplace.spotlight("cancel", "-c", address).code == 0
-    wait_until(lambda: bool(_status(workplace, address)["outcome"]), "the end of the job")
-    assert workplace.spotlight("submit", workplace.job(), "-c", address).code == 0
+    assert workplace.spotlight("cancel").code == 0
+    wait_until(lambda: bool(_status(workplace)["outcome"]), "the end of the job")
+    assert workplace.spotlight("submit", workplace.job()).code == 0
     after = workplace.folder / "runs" / "small-001"
     wait_until(lambda: bool(events(after, "run_finished")), "the end of the second job")
     assert events(after, "run_finished")[0]["outcome"] == "finished"
 
 
 def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplace) -> None:
-    address = _coordinator(workplace).removeprefix("tcp://")
+    _coordinator(workplace)
     job = workplace.job(prompts={"train": "/proc/self/environ"})
     for words in (("submit", job), ("submit", job, "--run-folder", "runs/run")):
-        refused = workplace.spotlight(*words, "-c", address)
+        refused = workplace.spotlight(*words)
         assert refused.code == 2
         (line,) = refused.errors.splitlines()
         assert "prompts.train" in line and "does not have the length" in line
-    assert not list((workplace.folder).glob("runs/[!.]*"))
-    assert workplace.spotlight("submit", workplace.job(), "-c", address).code == 0
+    assert [path.name for path in workplace.folder.glob("runs/[!.]*")] == ["operator.token"]
+    assert workplace.spotlight("submit", workplace.job()).code == 0
 
 
 @pytest.mark.parametrize(
     ("daemon", "option", "value", "problem"),
     [
-        ("node", "--coordinator", "10.0.0.1", " '10.0.0.1': names no port"),
-        ("node", "--coordinator", "no.invalid:7070", ": the host `no.invalid` cannot be found"),
+        ("node", "--join", _token("no.invalid:7070"), ": the host `no.invalid` cannot be found"),
         ("node", "--host", "no.invalid", ": cannot bind tcp://no.invalid:0"),
         ("coordinator", "--listen", "no.invalid:0", ": cannot bind tcp://no.invalid:0"),
         ("coordinator", "--data-listen", "no.invalid:0", " no.invalid:0: Name or service not"),
@@ -173,8 +175,8 @@ def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplac
 def test_an_address_that_leads_nowhere_is_one_line_that_names_its_option(
     workplace: Workplace, daemon: str, option: str, value: str, problem: str
 ) -> None:
-    listen = () if daemon == "node" or option == "--listen" else ("--listen", "127.0.0.1:0")
-    started = workplace.daemon(daemon, option, value, *listen)
+    others = {"coordinator": ("--listen", "127.0.0.1:0"), "node": ("--join", _token())}[daemon]
+    started = workplace.daemon(daemon, *others, option, value)
     output = started.communicate(timeout=120)[0]
 
     assert started.returncode == 2
@@ -222,8 +224,8 @@ def test_listening_on_all_interfaces_asks_which_address_others_use(
 def test_what_only_the_system_can_tell_is_one_clear_line_too(
     workplace: Workplace, daemon: str, option: str, value: str, said: str
 ) -> None:
-    listen = ("--listen", "127.0.0.1:0") if option == "--address-file" else ()
-    started = workplace.daemon(daemon, option, value, *listen)
+    others = {"coordinator": ("--listen", "127.0.0.1:0"), "node": ("--join", _token())}[daemon]
+    started = workplace.daemon(daemon, *others, option, value)
     output = started.communicate(timeout=120)[0]
 
     assert started.returncode == 2
@@ -243,8 +245,8 @@ def test_a_node_whose_name_cannot_be_part_of_a_path_is_told_so(workplace: Workpl
 
 
 def test_no_coordinator_at_the_address_is_one_clear_line(workplace: Workplace) -> None:
-    done = workplace.spotlight("status", "-c", "tcp://127.0.0.1:1")
+    done = workplace.spotlight("status", "--join", _token())
 
-    assert done.code == 2
-    assert "tcp://127.0.0.1:1" in done.errors
-    assert "Traceback" not in done.errors
+    assert (done.code, done.errors.count("\n")) == (2, 1)
+    assert "no answer from 127.0.0.1:1" in done.errors
+    assert "is spotlight-coordinator running there?" in done.errors

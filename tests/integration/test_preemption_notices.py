@@ -49,19 +49,18 @@ class Site:
             "--runs", workplace.folder / "runs",
         )  # fmt: skip
         wait_until(address_file.exists, "the coordinator")
-        self.address = address_file.read_text()
         self.node("anchor", "reserved")
         with monkeypatch.context() as environment:
             environment.setenv("SPOTLIGHT_METADATA_URL", cloud.url)
             self.spot = self.node("spot", "spot")
         job = workplace.job(name="long", iterations=1000)
-        assert workplace.spotlight("submit", job, "-c", self.address).code == 0
+        assert workplace.spotlight("submit", job).code == 0
         self.run = workplace.folder / "runs" / "long-001"
         wait_until(lambda: bool(self.works("spot/0")), "work on the spot node")
 
     def node(self, name: str, pool: str) -> subprocess.Popen[str]:
         return self.workplace.daemon(
-            "node", "--coordinator", self.address, "--name", name, "--pool", pool,
+            "node", "--name", name, "--pool", pool,
             "--logs", self.workplace.folder / "logs",
         )  # fmt: skip
 

@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 from benchmarks.live.run_comparison import differences
-from spotlight.errors import ActorError
+from spotlight.errors import ActorError, UserError
 from spotlight.running.client import get_status
+from spotlight.running.joining import resolve
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,
@@ -60,8 +61,8 @@ class _Run:
     workplace: Workplace
 
     @property
-    def address(self) -> str:
-        return (self.folder / "logs" / "coordinator.address").read_text()
+    def token(self) -> Path:
+        return self.folder.with_name("token")
 
     def daemon(self, word: str) -> psutil.Process:
         """The one that has this in its command line."""
@@ -74,8 +75,9 @@ class _Run:
     def late(self) -> int:
         """How many answers were refused so far."""
         try:
-            return asyncio.run(get_status(self.address)).late_results
-        except (ActorError, FileNotFoundError):  # it has ended
+            join = resolve("--join", f"@{self.token}")
+            return asyncio.run(get_status(join)).late_results
+        except (ActorError, UserError):  # it has ended
             return 0
 
     def has(self, event: str, count: int = 1, **fields: object) -> bool:
@@ -93,7 +95,8 @@ class _Run:
 def _running(workplace: Workplace, undisturbed: Path, spot: int = 1) -> Iterator[_Run]:
     """What is done inside happens to the job; in the end it is as if nothing had."""
     folder = workplace.folder / "run"
-    process = workplace.start(*SPOTLIGHT, "run", _job(workplace, spot), "--run-folder", folder)
+    words = ("run", _job(workplace, spot), "--run-folder", folder, "--operator-token", "token")
+    process = workplace.start(*SPOTLIGHT, *words)
     wait_for_phase(folder, "rollout", 0)
     yield _Run(folder, process.pid, workplace)
     output = process.communicate(timeout=120)[0]
@@ -138,8 +141,8 @@ def test_a_node_with_notice_gives_back_leaves_and_may_come_back(
     workplace: Workplace, undisturbed: Path
 ) -> None:
     with _running(workplace, undisturbed) as run:
-        preempt = ["preempt", "spot-0", "-c", run.address]
-        unknown = workplace.spotlight("preempt", "spot-7", "-c", run.address)
+        preempt = ["preempt", "spot-0", "--join", f"@{run.token}"]
+        unknown = workplace.spotlight("preempt", "spot-7", "--join", f"@{run.token}")
         given = workplace.spotlight(*preempt, "--notice", "10")
         run.until(lambda: run.has("notice", node="spot-0", lead_s=10.0), "the notice")
         run.until(lambda: run.has("node_lost", node="spot-0"), "its leaving")
@@ -164,33 +167,28 @@ def test_all_spot_nodes_are_lost_and_training_goes_on(
         for name in ("spot-0", "spot-1"):
             run.until(lambda name=name: run.has("node_joined", node=name), name)
         lost = [run.daemon(name) for name in ("spot-0", "spot-1")]
-        commands = [process.cmdline() for process in lost]
         for process in lost:
             process.kill()
         run.until(lambda: run.has("node_lost", 2), "their loss")
-        for command in commands:
-            own = ["--parent", str(psutil.Process().pid)]
-            workplace.start(*command[: command.index("--parent")], *own)
         run.until(lambda: run.has("node_joined", 5), "their coming back")
 
     assert [line["samples"] for line in metrics(run.folder, "iteration")] == [16] * ITERATIONS
 
 
 def test_two_coordinators_cannot_have_one_run_folder(workplace: Workplace) -> None:
-    runs, addresses = workplace.folder / "runs", []
+    runs = workplace.folder / "runs"
     for name, folder in (("first", runs / "of-the-first"), ("second", runs)):
         file = workplace.folder / f"{name}.address"
         workplace.daemon(
             "coordinator", "--listen", "127.0.0.1:0", "--address-file", file, "--runs", folder
         )
         wait_until(file.exists, "the coordinator")
-        addresses.append(file.read_text())
     run = runs / "of-the-first" / "run"
-    first, second = addresses
+    first = f"@{runs / 'of-the-first' / 'operator.token'}"
     job = workplace.job()
-    assert workplace.spotlight("submit", job, "--run-folder", run, "-c", first).code == 0
+    assert workplace.spotlight("submit", job, "--run-folder", run, "--join", first).code == 0
 
-    refused = workplace.spotlight("submit", "--resume", run, "-c", second)
+    refused = workplace.spotlight("submit", "--resume", run)
 
     assert refused.code == 2
     assert refused.errors.strip().count("\n") == 0

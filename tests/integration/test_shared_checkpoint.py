@@ -46,7 +46,7 @@ class Cluster:
         return self.workplace.folder / f"hub-{name}"
 
     def node(self, name: str, pool: str, **environment: str) -> subprocess.Popen[str]:
-        options = ("--coordinator", self._coordinator.read_text(), "--name", name, "--pool", pool)
+        options = ("--name", name, "--pool", pool)
         logs = ("--logs", self.workplace.folder / "logs")
         store = self.workplace.folder / f"store-{name}"  # in shared memory a kill would leave it
         store.mkdir()
@@ -62,8 +62,7 @@ class Cluster:
         with pytest.MonkeyPatch.context() as environment:
             for key, value in self._environment("coordinator").items():
                 environment.setenv(key, value)
-            address = self._coordinator.read_text()
-            done = self.workplace.spotlight("submit", job, "-c", address, "--run-folder", self.run)
+            done = self.workplace.spotlight("submit", job, "--run-folder", self.run)
         assert done.code == 0, done.errors
 
     def wait_for_node(self, name: str) -> None:
@@ -96,8 +95,7 @@ class Cluster:
         return [name for name in self.hub.files() if name.endswith(".safetensors")]
 
     def cancel(self) -> None:
-        address = self._coordinator.read_text()
-        assert self.workplace.spotlight("cancel", "-c", address).code == 0
+        assert self.workplace.spotlight("cancel").code == 0
         wait_until(lambda: bool(events(self.run, "run_finished")), "the end of the job")
 
     def has_all(self, name: str) -> bool:

@@ -65,13 +65,12 @@ def test_a_worker_whose_accelerator_fails_is_gone_and_costs_no_prompt_group(
         "--runs", workplace.folder / "runs", "--allow-code", "ink",
     )  # fmt: skip
     wait_until(address_file.exists, "the coordinator")
-    address = address_file.read_text()
     for name, pool, environment in (
         ("well", "reserved", {}),
         ("sick", "spot", {"FAILED_BATCHES": str(failed)}),
     ):
         _daemon(
-            workplace, "node", "--coordinator", address, "--name", name, "--pool", pool,
+            workplace, "node", "--name", name, "--pool", pool,
             "--logs", workplace.folder / "logs", "--allow-code", "ink", **environment,
         )  # fmt: skip
     job = workplace.job(
@@ -83,13 +82,13 @@ def test_a_worker_whose_accelerator_fails_is_gone_and_costs_no_prompt_group(
     monkeypatch.setenv("PYTHONPATH", path)
 
     def status() -> dict[str, Any]:
-        answer = workplace.spotlight("status", "-c", address, "--json")
+        answer = workplace.spotlight("status", "--json")
         found: dict[str, Any] = json.loads(answer.output)
         return found
 
     # Else the other one may have done the whole job before the sick one is there.
     wait_until(lambda: len(status()["workers"]) == 2, "both nodes")
-    submitted = workplace.spotlight("submit", job, "-c", address)
+    submitted = workplace.spotlight("submit", job)
     assert submitted.code == 0, submitted.errors + submitted.output
     wait_until(lambda: bool(status()["troubles"]), "the status to name the worker")
     run = Path(str(status()["run_folder"]))

@@ -37,11 +37,10 @@ def test_a_node_whose_data_port_nobody_reaches_works_and_others_pull_elsewhere(
         "coordinator", "--listen", "127.0.0.1:0", "--address-file", address_file, "--runs", runs
     )
     wait_until(address_file.exists, "the coordinator")
-    address = address_file.read_text()
     script = Path(__file__).parents[2] / "bin" / "spotlight-node"
 
     def node(name: str, pool: str, *options: str) -> None:
-        argv = (sys.executable, script, "--coordinator", address, "--name", name, "--pool", pool)
+        argv = (sys.executable, script, "--name", name, "--pool", pool)
         logs = ("--logs", workplace.folder / "logs")
         workplace.start(*elsewhere(name), *argv, *logs, *options)
 
@@ -52,7 +51,7 @@ def test_a_node_whose_data_port_nobody_reaches_works_and_others_pull_elsewhere(
     node("hidden", "spot", *hidden, "--data-listen", f"127.0.0.2:{port}")
     run = runs / "run"
     job = workplace.job(iterations=1000, validation={"every": 1000})
-    submitted = workplace.spotlight("submit", job, "-c", address, "--run-folder", run)
+    submitted = workplace.spotlight("submit", job, "--run-folder", run)
     assert submitted.code == 0, submitted.errors
     wait_for_phase(run, "rollout", 2)
     late = ("late-1", "late-2")
@@ -62,7 +61,7 @@ def test_a_node_whose_data_port_nobody_reaches_works_and_others_pull_elsewhere(
     wait_until(lambda: {f"{name}/0" for name in late} <= rolling_out(run), "their work")
     seen = len(metrics(run, "iteration"))
     wait_until(lambda: len(metrics(run, "iteration")) >= seen + 2, "further iterations")
-    assert workplace.spotlight("cancel", "-c", address).code == 0
+    assert workplace.spotlight("cancel").code == 0
     wait_until(lambda: bool(events(run, "run_finished")), "the end of the job")
 
     assert {line["samples"] for line in metrics(run, "iteration")} == {8}

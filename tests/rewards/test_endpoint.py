@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import httpx2
@@ -117,6 +118,23 @@ def test_an_answer_without_an_end_is_not_kept() -> None:
         return httpx2.Response(200, content=b"x" * (LARGEST_ANSWER + 1))
 
     assert "more than" in problem_of(pour)
+
+
+def test_an_answer_that_is_compressed_unasked_is_not_unpacked() -> None:
+    async def bomb(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["accept-encoding"] == "identity"
+        packed = gzip.compress(bytes(10 * LARGEST_ANSWER))
+        return httpx2.Response(200, stream=Parts(packed), headers={"content-encoding": "gzip"})
+
+    class Parts(httpx2.AsyncByteStream):
+        def __init__(self, data: bytes) -> None:
+            self._data = data
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            raise AssertionError("nobody reads it")
+            yield self._data
+
+    assert "compressed unasked" in problem_of(bomb)
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 404, 413])

@@ -16,12 +16,14 @@ import torch
 from session_kit import PROMPT, simulate
 from test_rollouts import opened
 
+from spotlight.errors import UserError
 from spotlight.rollouts.http_twin import rollout_app
 from spotlight.rollouts.publication import Publications
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.testing.memory_cluster import Cluster
 from spotlight.transport.tensors import BundleStore
 
+TOKEN = "a-token-of-the-clients"
 GROUP: dict[str, Any] = {"id": "a", "prompt": PROMPT, "seeds": [0, 1, 2]}
 
 
@@ -36,11 +38,14 @@ async def client(cluster: Cluster) -> AsyncIterator[tuple[httpx2.AsyncClient, Ro
             rollouts.append(each)
             yield each
 
-    app = rollout_app(opening)
+    app = rollout_app(opening, token=TOKEN)
     async with (
         app.router.lifespan_context(app),
         httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(app=app), base_url="http://twin", timeout=None
+            transport=httpx2.ASGITransport(app=app),
+            base_url="https://twin",
+            headers={"Authorization": f"Bearer {TOKEN}"},
+            timeout=None,
         ) as talks,
     ):
         yield talks, rollouts[0]
@@ -127,6 +132,64 @@ def test_what_is_no_group_is_refused(tmp_path: Path, body: bytes, problem: str) 
             assert answer.status_code == 400 and problem in answer.json()["error"]
 
     simulate(tmp_path, scene)
+
+
+def test_who_has_no_token_begins_nothing(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with client(cluster) as (talks, rollouts):
+            await published(rollouts, 0)
+            for shown in ("", "Bearer ", "Bearer another", f"Basic {TOKEN}"):
+                headers = {"Authorization": shown}
+                for answer in (
+                    await talks.post("/rollouts", json=GROUP, headers=headers),
+                    await talks.put("/policies/1", content=b"weights", headers=headers),
+                    await talks.get("/fleet", headers=headers),
+                ):
+                    assert answer.status_code == 401 and "Bearer TOKEN" in answer.json()["error"]
+            assert (list(rollouts.versions), (await rollouts.usage()).samples) == ([0], 0)
+
+    simulate(tmp_path, scene)
+
+
+def test_nothing_is_begun_or_published_by_asking_for_it_with_get(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with client(cluster) as (talks, _):
+            for path in ("/rollouts", "/policies/1"):
+                assert (await talks.get(path)).status_code == 405
+
+    simulate(tmp_path, scene)
+
+
+def test_a_body_that_does_not_end_is_given_up(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with client(cluster) as (talks, _):
+
+            async def dribble() -> AsyncIterator[bytes]:
+                while True:
+                    yield b" "
+                    await asyncio.sleep(10.0)
+
+            answer = await talks.post("/rollouts", content=dribble())
+            assert answer.status_code == 408 and "did not come within" in answer.json()["error"]
+
+    simulate(tmp_path, scene)
+
+
+@pytest.mark.parametrize("token", [None, "", "short", "with spaces in it, so none", "ä" * 30])
+def test_without_a_token_that_is_hard_to_guess_there_is_no_application(
+    token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPOTLIGHT_TWIN_TOKEN", raising=False)
+    with pytest.raises(UserError, match="SPOTLIGHT_TWIN_TOKEN"):
+        rollout_app(_nothing, token=token)
+    monkeypatch.setenv("SPOTLIGHT_TWIN_TOKEN", TOKEN)
+    assert rollout_app(_nothing)
+
+
+@asynccontextmanager
+async def _nothing() -> AsyncIterator[Rollouts]:
+    raise AssertionError("nobody has asked for it")
+    yield
 
 
 def test_the_fleet_is_shown(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from spotlight.transport.collectives import (
     reach_store,
     serve_store,
 )
+from tests.listening_sockets import listening_addresses
 from tests.warm_processes import warm_processes
 
 TIMEOUT_S = 20.0
@@ -98,6 +99,15 @@ def test_ranks_reduce_broadcast_and_meet(pair):
     peer_orders.send("leave")
     process.join(10)
     assert process.exitcode == 0
+
+
+def test_the_ranks_of_a_group_listen_at_their_own_address_alone(pair):
+    group, peer_orders, process = pair()
+    peer_orders.send("barrier")
+    group.barrier()
+    peer_orders.recv()
+    for pid in (os.getpid(), process.pid):
+        assert listening_addresses(pid) == {"127.0.0.1"}
 
 
 def test_a_killed_peer_is_an_error_not_a_hang(pair):

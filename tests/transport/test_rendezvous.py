@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +15,7 @@ import torch
 from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group, meet
 from spotlight.transport.rendezvous import Rendezvous
+from tests.listening_sockets import listening_addresses
 
 LIMIT_S = 20.0
 
@@ -114,6 +116,7 @@ def test_two_ranks_meet_and_move_tensors(threads: ThreadPoolExecutor) -> None:
     ]:
         moving.result(LIMIT_S)
     assert tensors[1].tolist() == [5.0] * 3
+    assert listening_addresses(os.getpid()) <= {"127.0.0.1"}
     for group in groups:
         group.close()
 

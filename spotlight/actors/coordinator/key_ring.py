@@ -28,6 +28,7 @@ from spotlight.actors.protocol.door import (
     NameUnknown,
     NotEnrolled,
 )
+from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import RunFolderError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
@@ -85,6 +86,8 @@ class KeyRing:
             self._book = KeyBook(key_of(transport.address), timings, saved=saved, now=self._clock())
         except ValueError as error:
             raise _damaged(path, str(error)) from error
+        self._refusals_log = LogLimiter()
+        """Whoever has a token that has ended may ask as often as it likes."""
         self._changes = 0
         self._written = 0
         """How many of them are on the disk."""
@@ -184,7 +187,14 @@ class KeyRing:
         )
         self._follow("another process has its name, or it was away for too long")
         if isinstance(answer, Refusal):
-            log.info("node_not_enrolled", node=request.node, reason=answer.reason)
+            unlogged = self._refusals_log.admit(key_of(by), self._clock())
+            if unlogged is not None:
+                log.info(
+                    "node_not_enrolled",
+                    node=request.node,
+                    reason=answer.reason,
+                    unlogged=unlogged,
+                )
             return NotEnrolled(answer.reason, answer.soon)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import signal
 import socket
+import ssl
 import sys
 from types import FrameType
 
@@ -22,10 +23,12 @@ from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.base import build_scorer
 from spotlight.rewards.serving.settings import BUILT_IN, ServingSettings
+from spotlight.transport.addresses import is_loopback
 
 LAST_REQUESTS_S = 30
 """Seconds that running requests have once the server is told to end."""
 
+_MOST_CONNECTIONS = 1000
 _MEBIBYTE = 1024 * 1024
 
 
@@ -41,6 +44,17 @@ def serve(settings: ServingSettings) -> None:
             f"serving a reward needs {error.name}; {how_to_install('serve')}"
         ) from error
     authorization = read_authorization(settings.authorization_file, settings.authorization_variable)
+    is_local, tls = is_loopback(settings.host), _tls(settings)
+    if not is_local and authorization is None:
+        raise UserError(
+            f"--host {settings.host}: other machines reach it, so say with --authorization-file or"
+            " --authorization-variable what they must know"
+        )
+    if not (is_local or settings.plain or tls is not None):
+        raise UserError(
+            f"--host {settings.host}: what other machines send could be read on its way; give"
+            " --certificate and --key, or --plain if their network is private"
+        )
     reward = _reward(settings)
     with _listening(settings.host, settings.port) as listener:
         batcher = Batcher(
@@ -53,16 +67,19 @@ def serve(settings: ServingSettings) -> None:
             name=settings.scorer,
             largest_request=settings.largest_request_mb * _MEBIBYTE,
             authorization=authorization,
+            hosts=() if is_local else None,
         )
-        server = uvicorn.Server(
-            uvicorn.Config(
-                service.app(),
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=LAST_REQUESTS_S,
-            )
+        config = uvicorn.Config(
+            service.app(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=LAST_REQUESTS_S,
         )
+        config.load()
+        config.ssl = tls
+        server = uvicorn.Server(config)
 
         def end(number: int, frame: FrameType | None) -> None:
             # The server's own handlers raise the signal again behind it: here it does no harm.
@@ -72,10 +89,28 @@ def serve(settings: ServingSettings) -> None:
             signal.signal(name, end)
         host, port = listener.getsockname()[:2]
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        sys.stdout.write(f"serving {settings.scorer} at http://{address}/score\n")
+        scheme = "http" if tls is None else "https"
+        sys.stdout.write(f"serving {settings.scorer} at {scheme}://{address}/score\n")
         sys.stdout.flush()
         server.run([listener])
         batcher.close()
+
+
+def _tls(settings: ServingSettings) -> ssl.SSLContext | None:
+    if settings.certificate is None and settings.key is None:
+        return None
+    if settings.certificate is None or settings.key is None:
+        raise UserError("give --certificate and --key, or neither of them")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certificate, settings.key, password=lambda: b"")
+    except OSError as error:  # that of TLS, too
+        raise UserError(
+            f"--certificate {settings.certificate}, --key {settings.key}: they cannot be used"
+            f" ({error.strerror or error}); give PEM files, without a password"
+        ) from error
+    return context
 
 
 def _reward(settings: ServingSettings) -> RewardSpec:

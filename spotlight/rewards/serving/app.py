@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from spotlight.http_guard import HttpGuard
 from spotlight.rewards.schema import (
     VERSION,
     ImageScore,
@@ -28,20 +30,30 @@ from spotlight.rewards.schema import (
 from spotlight.rewards.serving.batching import Batcher, Outcome, Overloaded
 from spotlight.types import Prompt
 
+_BODY_LIMIT_S = 300
+"""From the head of a request to the end of its body."""
+
 
 class Service:
     """Answers requests with what a batcher's scorer gives."""
 
     def __init__(
-        self, batcher: Batcher, *, name: str, largest_request: int, authorization: str | None = None
+        self,
+        batcher: Batcher,
+        *,
+        name: str,
+        largest_request: int,
+        authorization: str | None = None,
+        hosts: Collection[str] | None = None,
     ) -> None:
         """`name` is the scorer's, `largest_request` in bytes; `authorization` is the value of the
-        header that requests to score must bear.
+        header that requests to score must bear; `hosts` as `HttpGuard` has it.
         """
         self._batcher = batcher
         self._name = name
         self._largest_request = largest_request
         self._authorization = authorization
+        self._hosts = hosts
 
     def app(self) -> Starlette:
         """To be run by any ASGI server."""
@@ -50,6 +62,7 @@ class Service:
                 Route("/score", self._score, methods=["POST"]),
                 Route("/health", self._health, methods=["GET"]),
             ],
+            middleware=[Middleware(HttpGuard, hosts=self._hosts, plain=True)],
             exception_handlers={HTTPException: _refusal},
         )
 
@@ -86,14 +99,18 @@ class Service:
 
     async def _read(self, request: Request) -> ScoreRequest:
         body = bytearray()
-        async for part in request.stream():
-            body += part
-            if len(body) > self._largest_request:
-                raise HTTPException(
-                    413,
-                    f"the request has more than {self._largest_request:,} bytes; send fewer images"
-                    " at a time",
-                )
+        try:
+            async with asyncio.timeout(_BODY_LIMIT_S):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > self._largest_request:
+                        raise HTTPException(
+                            413,
+                            f"the request has more than {self._largest_request:,} bytes; send fewer"
+                            " images at a time",
+                        )
+        except TimeoutError as error:
+            raise HTTPException(408, f"the body did not come within {_BODY_LIMIT_S} s") from error
         try:
             return read_request(bytes(body))
         except ValueError as error:

@@ -34,3 +34,9 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Holds the value of the `Authorization` header that requests must bear."""
     authorization_variable: str | None = None
     """An environment variable that holds it instead."""
+    certificate: str | None = None
+    """A file with the certificate to speak TLS with, and those that signed it."""
+    key: str | None = None
+    """A file with the key of the certificate."""
+    plain: bool = False
+    """Other machines may ask without TLS."""

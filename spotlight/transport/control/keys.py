@@ -14,8 +14,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from dataclasses import dataclass
 
+import msgspec
 import zmq
 
 KEY_PATTERN = r"[A-Za-z0-9_-]{42}[AEIMQUYcgkosw048]"
@@ -24,8 +24,7 @@ _KEY = re.compile(KEY_PATTERN)
 _MEMORY = "memory"
 
 
-@dataclass(frozen=True)
-class KeyPair:
+class KeyPair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Both keys as text. The secret one is in no `repr`."""
 
     public: str

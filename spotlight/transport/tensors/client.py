@@ -181,7 +181,8 @@ async def download(
             for part in receiver.chunks(left, asked, timings.idle_limit_s):
                 incoming.write([part])
 
-    way = receive_by_ucx if offer.store.ucx else receive
+    # What the offer says is to be encrypted is: UCX does not.
+    way = receive_by_ucx if offer.store.ucx and not offer.store.fingerprint else receive
     if incoming.nbytes < offer.nbytes or not offer.nbytes:
         await exchange(offer.store, f"get {offer.key}", way, timings, limit_s)
     if incoming.checksum != offer.checksum:

@@ -254,7 +254,7 @@ class DataPort:
         except TimeoutError as error:
             if not scope.expired():
                 raise
-            raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token") from error
+            raise ConnectionBroken from error  # not even an answer that it could keep waiting
         finally:
             del self._scopes[scope]
             self._transfers[owner] -= 1

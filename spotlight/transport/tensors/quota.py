@@ -1,19 +1,22 @@
 """How much room a store has for the uploads of others.
 
 An upload counts from the moment at which it is announced, so nobody can start more than there is
-room for. When several may upload, none may take more than half.
+room for. When several may upload, none may take more than half. Bundles are counted as well: a file
+system has room for so many files, however small they are.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 
 from spotlight.errors import TransferRefused
 
 _SHARE = 2
+_MOST_BUNDLES = 2**18
 
 
 class Quota:
@@ -22,14 +25,20 @@ class Quota:
     Args:
         limit: bytes in all; None for as many as there is room for.
         free: bytes that the disk has left for this.
+        most: bundles in all.
     """
 
-    def __init__(self, limit: int | None, free: Callable[[], int]) -> None:
+    def __init__(
+        self, limit: int | None, free: Callable[[], int], *, most: int = _MOST_BUNDLES
+    ) -> None:
         self._limit = limit
+        self._most = most
         self._free = free
         self._kept: dict[str, tuple[str, int]] = {}
         """Owner and bytes, by key."""
         self._kept_nbytes = 0
+        self._bundles = Counter[str]()
+        """Kept, by owner."""
         self._used: dict[str, int] = {}
         """Bytes by owner, what is under way included."""
         self._lock = threading.RLock()
@@ -69,6 +78,13 @@ class Quota:
                 f"{nbytes} bytes do not fit: {owner} already uses {own} of the"
                 f" {room // _SHARE} that one node may use; free some space there",
             )
+        most = self._most if alone else self._most // _SHARE
+        if self._bundles[owner] >= most or len(self._kept) >= self._most:
+            raise TransferRefused(
+                HTTPStatus.INSUFFICIENT_STORAGE,
+                f"{owner} has left {self._bundles[owner]:,} bundles of the {most:,} that may be"
+                f" there, and all together {len(self._kept):,} of {self._most:,}",
+            )
         self._add(owner, nbytes)
 
     def keep(self, owner: str, key: str, nbytes: int) -> None:
@@ -76,6 +92,7 @@ class Quota:
         with self._lock:
             self.forget(key)
             self._kept[key] = (owner, nbytes)
+            self._bundles[owner] += 1
             self._kept_nbytes += nbytes
             self._add(owner, nbytes)
 
@@ -90,7 +107,10 @@ class Quota:
     def forget(self, key: str) -> None:
         """A bundle is gone, or its place is taken by one that does not count."""
         with self._lock:
-            owner, nbytes = self._kept.pop(key, ("", 0))
+            if key not in self._kept:
+                return
+            owner, nbytes = self._kept.pop(key)
+            self._bundles[owner] -= 1
             self._kept_nbytes -= nbytes
             self._add(owner, -nbytes)
 

@@ -76,6 +76,8 @@ class BundleStore:
         token: a secret that never leaves this process; what readers and those who leave something
             must show is derived from it. With the same secret, offers of an earlier process are
             good still.
+        term: of this process, which no other has had; what an earlier one gave somebody to leave
+            bundles with is void in another term.
         port: where it is served, which others may share and somebody else closes; by default one
             of its own on the loopback interface.
         max_nbytes: of one upload.
@@ -89,6 +91,7 @@ class BundleStore:
         root: Path,
         *,
         token: str,
+        term: str = "",
         port: DataPort | None = None,
         max_nbytes: int = 2**40,
         quota_nbytes: int | None = None,
@@ -98,6 +101,7 @@ class BundleStore:
         self._timings = timings
         self._folder = Folder(root)
         self._secret = token.encode()
+        self._term = term
         self._port = port or DataPort(timings=timings)
         self._has_own_port = port is None
         self._max_nbytes = max_nbytes
@@ -153,7 +157,7 @@ class BundleStore:
         """Where somebody may leave bundles, below these folders alone if any are named (`*` stands
         for any one name), with a token of his own for them; the same until `revoke`."""
         if (owner, folders) not in self._tokens:
-            token = self._derive(f"write {next(self._issued)} {owner}")
+            token = self._derive(f"write {self._term}{next(self._issued)} {owner}")
             self._tokens[owner, folders] = token
             self._folders[_digest(token)] = folders
             self._owners[_digest(token)] = owner

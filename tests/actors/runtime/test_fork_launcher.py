@@ -323,7 +323,6 @@ LAUNCHING = """
     from pathlib import Path
     from spotlight.actors.runtime.fork_launcher import ForkLauncher
     from spotlight.actors.runtime.fork_owner import TemplateOwner
-from spotlight.actors.runtime.fork_template import ForkRequest
 
     async def main():
         owner = TemplateOwner("prepared", os.environ, Path(sys.argv[1]))

@@ -108,6 +108,24 @@ async def test_a_commit_that_does_not_hold_what_it_says_is_refused(
     await refusal(worker, requests, tuple(replace(c, bundle=forged) for c in commits))
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [('{"format"', '{"tiles":4,"format"'), ('"prompt"', '"negative":"a blur","prompt"')],
+    ids=["of the commit", "of a request"],
+)
+async def test_a_commit_with_a_field_that_is_not_known_here_is_refused(
+    interrupted: Any, old: str, new: str
+) -> None:
+    """Another build left it, whose samples depend on more."""
+    worker, requests, commits = interrupted
+    data = await fetch(commits[0].bundle)
+    record = metadata_of(data)["commit"]
+    assert old in record
+    forged = worker.store.put("forged", pack(unpack(data), {"commit": record.replace(old, new)}))
+    reason = await refusal(worker, requests, tuple(replace(c, bundle=forged) for c in commits))
+    assert "unknown field" in reason
+
+
 METADATA = {
     "without a record": {},
     "with half a record": {"commit": '{"format": 1'},

@@ -132,6 +132,8 @@ def test_when_too_many_images_wait_the_client_is_told_to_come_again(service: Any
         (b'{"version": 2, "images": []}', "is of version 2"),
         (b'{"version": 1, "images": []}', "no images"),
         (b"not JSON", "malformed"),
+        (b'{"version": 1, "images": [], "scale": 10}', "unknown field `scale`"),
+        (b'{"version": 1, "images": [{"id": "0", "mask": ""}]}', "unknown field `mask`"),
     ],
 )
 def test_a_request_of_another_version_or_shape_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -136,6 +137,14 @@ def test_a_killed_server_costs_an_error_and_not_a_reward() -> None:
         ([f"{SERVED}:Mean", "--host", "256.0.0.1"], "256.0.0.1"),
         ([f"{SERVED}:Mean", "--authorization-variable", "NOT_THERE"], "NOT_THERE"),
         (["ocr", "--options", '{"size": 3}'], "options"),
+        ([f"{SERVED}:Mean", "--host", "0.0.0.0"], "--authorization-file"),
+        ([f"{SERVED}:Mean", "--host", "0.0.0.0", "--plain"], "--authorization-file"),
+        (
+            [f"{SERVED}:Mean", "--host", "0.0.0.0", "--authorization-variable", "HOME"],
+            "--certificate and --key, or --plain",
+        ),
+        ([f"{SERVED}:Mean", "--certificate", "a"], "--certificate and --key, or neither"),
+        ([f"{SERVED}:Mean", "--certificate", "a", "--key", "b"], "--certificate a, --key b: they"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(arguments: list[str], problem: str) -> None:
@@ -146,6 +155,39 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], problem: str) -
     [line] = errors.splitlines()
     assert line.startswith("spotlight: ")
     assert problem in line
+
+
+def test_with_a_certificate_it_speaks_tls_and_nothing_else(tmp_path: Path) -> None:
+    files = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    key, certificate = (str(file) for file in files)
+    subprocess.run(
+        f"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=x -addext"
+        f" subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}".split(),
+        check=True,
+        capture_output=True,
+    )
+    with serving(f"{SERVED}:Mean", "--certificate", certificate, "--key", key) as (url, _):
+        assert url.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=certificate)
+        answer = httpx2.get(url.replace("/score", "/health"), verify=trusting)
+        assert answer.json()["scorer"] == f"{SERVED}:Mean"
+        with pytest.raises(httpx2.TransportError):
+            health(url)
+        with pytest.raises(httpx2.TransportError):
+            health(url.replace("https", "http"))
+
+
+def test_a_page_in_a_browser_gets_nothing_whatever_name_it_has_for_loopback() -> None:
+    with serving(f"{SERVED}:Mean") as (url, _):
+        for said, status in (
+            ({"Host": "evil.example"}, 421),
+            ({"Origin": "http://evil.example"}, 403),
+        ):
+            for method in ("GET", "POST"):
+                answer = httpx2.request(
+                    method, url, headers=said, content=b"{}" * (method == "POST")
+                )
+                assert (answer.status_code, answer.json().keys()) == (status, {"error"})
 
 
 def test_a_port_that_is_taken_is_one_line() -> None:

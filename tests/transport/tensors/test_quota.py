@@ -92,3 +92,21 @@ def test_a_refusal_says_how_much_there_is() -> None:
         TransferFailed, match=r"101 bytes do not fit: a already uses 400 of the 500 that one"
     ):
         table.under_way("a", 101, alone=False).__enter__()
+
+
+def test_bundles_are_counted_however_small_they_are() -> None:
+    table = Quota(1000, lambda: 10**9, most=4)
+    for number in range(2):
+        assert fits(table, 0, "a", alone=False)
+        table.keep("a", f"a/{number}", 0)
+    assert not fits(table, 0, "a", alone=False)
+    table.keep("a", "a/1", 0)
+    table.forget("never there")
+    assert not fits(table, 0, "a", alone=False)
+    assert fits(table, 0, "b", alone=False)
+    assert fits(table, 0, "a")
+    table.drop("a/0")
+    assert fits(table, 0, "a", alone=False)
+    for number in range(3):
+        table.keep("b", f"b/{number}", 0)
+    assert not fits(table, 0, "c", alone=False)

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import socket
 import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 import msgspec
 import pytest
-from tensor_kit import BIG, TOKEN, elsewhere, remote, sockets, until
+from raw_requests import put
+from tensor_kit import BIG, TOKEN, elsewhere, files, remote, sockets, until
 
 from spotlight.errors import TransferFailed, WrongCertificate
 from spotlight.timings import TransferTimings
 from spotlight.transport.tensors import BundleStore, DataPort, data_port, fetch, upload
 from spotlight.transport.tensors.certificates import Certificate, new_certificate
+from spotlight.transport.tensors.connections import exchange
 from spotlight.types import BundleOffer, StoreEndpoint
 
 LIMIT = 4
@@ -163,3 +167,68 @@ async def test_a_cancelled_fetch_with_tls_leaves_no_connection(
     with pytest.raises(asyncio.CancelledError):
         await task
     await until(lambda: sockets() <= before)
+
+
+async def test_who_speaks_no_tls_where_the_offer_says_so_is_told_nothing(tmp_path: Path) -> None:
+    told = bytearray()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        told.extend(await reader.read(4096))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndata")
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    number = server.sockets[0].getsockname()[1]
+    place = StoreEndpoint("127.0.0.1", number, TOKEN, "else", "/none", "0" * 64)
+    for attempt in (fetch(BundleOffer("secret", 4, 0, place)), upload(place, "secret", b"data")):
+        told.clear()
+        with pytest.raises(TransferFailed):
+            await attempt
+        assert told and not any(word in told for word in (TOKEN.encode(), b"secret", b"HTTP"))
+    server.close()
+    await server.wait_closed()
+
+
+async def test_what_is_to_be_encrypted_is_not_asked_for_by_ucx(tmp_path: Path) -> None:
+    certificate = new_certificate()
+    with impostor(certificate) as (number, told):
+        place = StoreEndpoint(
+            "127.0.0.1", number, TOKEN, "else", "/none", certificate.fingerprint, ucx=True
+        )
+        store = BundleStore(tmp_path / "store", token="t")
+        await store.start()
+        with pytest.raises(TransferFailed):
+            await store.copy(BundleOffer("a", 1, 0, place), "a.00000000")
+        await store.aclose()
+    assert b"GET /a" in told[0] and b"X-UCX" not in told[0]
+
+
+async def test_an_upload_with_tls_ends_when_its_token_is_revoked(
+    store: BundleStore, port: DataPort
+) -> None:
+    sink = store.writable_by("w")
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    reader, writer = await asyncio.open_connection(sink.host, sink.port, ssl=client)
+    writer.write(put(1000, b"data", token=sink.token) + b"begun")
+    await until(lambda: files(Path(sink.root)))
+    store.revoke("w")
+    with contextlib.suppress(OSError):
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    await until(lambda: not files(Path(sink.root)) and not port.connections)
+
+
+async def test_a_request_does_not_wait_until_the_handshake_is_acknowledged(
+    store: BundleStore, timings: TransferTimings
+) -> None:
+    """Two small segments follow each other: without this, the second waits for the delayed
+    acknowledgement of the first."""
+
+    def is_sent_at_once(connection: HTTPConnection) -> int:
+        found: int = connection.sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        return found
+
+    assert await exchange(store.endpoint, "get a", is_sent_at_once, timings, 10.0)
