@@ -112,7 +112,7 @@ class KeyRing:
         return OPERATOR if passport.role == "operator" else passport.token
 
     def knows(self, join: JoinToken) -> bool:
-        """Whether a token was made here and has not ended, and leads here."""
+        """Whether a user's token was made here and has not ended, and leads here."""
         passport = self._book.passport(join.keys.public, self._clock())
         return (
             passport is not None

@@ -22,7 +22,7 @@ from spotlight.actors.protocol import (
     WorkerReport,
 )
 from spotlight.actors.runtime import ActorRef
-from spotlight.errors import RemoteError
+from spotlight.errors import NotAllowed
 from spotlight.transport.control import BadInput, decode_message, encode_message
 
 pytestmark = pytest.mark.virtual_time
@@ -110,7 +110,7 @@ async def test_a_node_speaks_for_itself_only(town: Town) -> None:
     known = next(iter(town.nodes.values()))
     stranger = await recorder(await town.cluster.system("stranger"), "node")
     joining = NodeReport(1, "another", "spot", known.well_known(known.address, "node"), (), STORE)
-    with pytest.raises(RemoteError, match="may not send NodeReport"):
+    with pytest.raises(NotAllowed, match="may not send NodeReport"):
         await stranger.ask(town.coordinator, joining, timeout_s=5.0)
 
 
@@ -123,7 +123,7 @@ async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
         WorkerRefs(name, number, *[stranger.ref] * 3)
         for number, name in enumerate(("reserved/0", "spot/0"))
     )
-    with pytest.raises(RemoteError, match="may not send NodeReport"):
+    with pytest.raises(NotAllowed, match="may not send NodeReport"):
         joining = NodeReport(1, "another", "spot", stranger.ref, stolen, STORE)
         await stranger.ask(town.coordinator, joining, timeout_s=5.0)
     joining = NodeReport(1, "another", "spot", stranger.ref, (), STORE)
@@ -131,7 +131,7 @@ async def test_a_node_speaks_of_its_own_workers_only(town: Town) -> None:
     leaving = NodeReport(
         2, "another", "spot", stranger.ref, stolen, STORE, NodeNotice("user", None)
     )
-    with pytest.raises(RemoteError, match="may not send NodeReport"):
+    with pytest.raises(NotAllowed, match="may not send NodeReport"):
         await stranger.ask(town.coordinator, leaving, timeout_s=5.0)
     assert (await town.ended()).outcome == "finished"
 
