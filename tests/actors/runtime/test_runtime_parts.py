@@ -45,6 +45,7 @@ from spotlight.transport.control import (
     ZeroMQTransport,
     encode_envelope,
     encode_message,
+    key_of,
 )
 from spotlight.transport.control.memory_connection import MemoryConnection
 
@@ -290,7 +291,8 @@ async def test_a_process_can_be_asked_by_an_address_that_is_not_its_own() -> Non
     await server.start()
     await client.start()
     accountant = await server.spawn(Accountant, "accountant")
-    ref = client.well_known(transport.router.endpoint, "accountant")
+    address = f"{transport.router.endpoint}/{key_of(transport.address)}"
+    ref = client.well_known(address, "accountant")
     watcher = Watcher(ref)
     await client.spawn(lambda: watcher, "watcher")
     assert await client.ask(ref, ReadTally(), timeout_s=10.0) == Tally(())
