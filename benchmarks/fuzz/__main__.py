@@ -1,9 +1,10 @@
 """What strangers and guests may send, made up by the million: `python -m benchmarks.fuzz --json`.
 
 Input that is almost right goes to everything that reads what others send: frames and messages of
-every type, what two transports say to each other, keys, addresses, join tokens, the questions that
-libzmq asks the doorkeeper, handshakes of strangers at a real control port, and what a guest says
-there who lies. Nothing of it may raise, or be believed, and the others are served meanwhile.
+every type, what two transports say to each other, keys, addresses, join tokens, files of them, the
+questions that libzmq asks the doorkeeper, handshakes of strangers at a real control port, and what
+a guest says there who lies. Nothing of it may raise, or be believed, and the others are served
+meanwhile. A kind is tried no more after twenty findings.
 
 What is tried follows from a name and a number, so `--only NAME --first NUMBER` tries it again.
 
@@ -27,6 +28,8 @@ from benchmarks.report import Figure, Report
 _SLICE_S = 1.0
 """After so long it is another property's turn."""
 _QUICK_MINUTES = 0.3
+_ENOUGH = 20
+"""Findings of a kind."""
 _SHOWN = 2000
 """Characters of an input."""
 
@@ -42,7 +45,7 @@ class _Tally:
 
     def go_on(self, until: float) -> None:
         """Try some more, up to this time."""
-        while time.monotonic() < until:
+        while time.monotonic() < until and len(self.findings) < _ENOUGH:
             number = next(self._numbers)
             given = self._property.input(number)
             try:

@@ -11,6 +11,7 @@ from typing import Any, get_args
 
 from benchmarks.fuzz.doorkeeper import AskedDoorkeeper, make_question
 from benchmarks.fuzz.inputs import Make, altered, data_of, message_types, mistyped, mutated, packed
+from benchmarks.fuzz.secret_files import ReadFiles, make_door, make_key, make_token
 from benchmarks.fuzz.server import Server
 from spotlight.errors import UserError
 from spotlight.join_token import SECRET_BYTES, JoinToken
@@ -189,9 +190,16 @@ PURE = (
 @contextmanager
 def properties() -> Iterator[tuple[Property, ...]]:
     """All; within, there are the doorkeeper and the control port that some are asked of."""
-    with closing(AskedDoorkeeper()) as door, closing(Server()) as server:
+    with (
+        closing(ReadFiles()) as files,
+        closing(AskedDoorkeeper()) as door,
+        closing(Server()) as server,
+    ):
         yield (
             *PURE,
+            Property("door_files", make_door, files.check_door),
+            Property("key_files", make_key, files.check_key),
+            Property("token_files", make_token, files.check_token),
             Property("doorkeeper", make_question, door.check),
             Property("handshakes", server.make_handshake, server.check_handshake),
             Property("lies", server.make_lies, server.check_lies),

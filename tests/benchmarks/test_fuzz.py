@@ -15,7 +15,8 @@ from benchmarks.fuzz.inputs import data_of, message_types, packed
 from benchmarks.fuzz.properties import PURE, Property, properties
 from spotlight.transport.control import BadInput, decode_message
 
-NAMES = ("doorkeeper", "handshakes", "lies")
+FILES = ("door_files", "key_files", "token_files")
+PORTS = ("doorkeeper", "handshakes", "lies")
 """Of properties that need a port or a doorkeeper."""
 
 
@@ -33,7 +34,15 @@ def test_what_is_almost_right_is_taken_or_refused_with_a_reason(
     tried.check(tried.make(rng))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_almost_right_is_read_or_refused_without_its_secret(
+    served: dict[str, Property], name: str
+) -> None:
+    for number in range(500):
+        served[name].check(served[name].input(number))
+
+
+@pytest.mark.parametrize("name", PORTS)
 def test_whoever_reaches_the_port_is_let_in_by_his_key_alone_and_troubles_nobody(
     served: dict[str, Property], name: str
 ) -> None:
@@ -43,7 +52,7 @@ def test_whoever_reaches_the_port_is_let_in_by_his_key_alone_and_troubles_nobody
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*(each.name for each in PURE), *NAMES])
+@pytest.mark.parametrize("name", [*(each.name for each in PURE), *FILES, *PORTS])
 def test_some_seconds_of_each(served: dict[str, Property], name: str) -> None:
     outcomes: Counter[str] = Counter()
     end = time.monotonic() + 8.0
