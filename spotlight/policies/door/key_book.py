@@ -82,7 +82,7 @@ class Refusal:
 
     reason: str
     soon: bool = False
-    """Whether the same may be granted in a minute."""
+    """Whether the same may be granted in a few minutes."""
     token_ended: bool = False
     """Whether the token of whoever asks is used up, expired or revoked."""
 
