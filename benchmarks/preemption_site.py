@@ -89,9 +89,7 @@ class _TracedLauncher(LocalLauncher):
         assert argv[1:3] == ["-m", "spotlight.actors.worker.process"]
         traced = [sys.executable, "-m", "benchmarks.traced_worker", *argv[3:]]
         environment = {**env, TRACE_VARIABLE: str(self._trace)}
-        self.processes[name] = await super().start(
-            traced, environment, name, log_path, secret
-        )
+        self.processes[name] = await super().start(traced, environment, name, log_path, secret)
         return self.processes[name]
 
 
