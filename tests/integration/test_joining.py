@@ -83,7 +83,7 @@ def place(workplace: Workplace) -> Place:
 
 def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
     token = place.token("--pool", "spot")
-    assert "means to be in reserved" in place.refused("r", "--join", token, "--pool", "reserved")
+    assert "is for the pool spot" in place.refused("r", "--join", token, "--pool", "reserved")
     place.node("s", "--join", token)
     place.until_there("s")
     assert place.known()["s"]["pool"] == "spot"
