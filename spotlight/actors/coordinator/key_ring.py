@@ -28,6 +28,7 @@ from spotlight.actors.protocol.door import (
     NameUnknown,
     NotEnrolled,
 )
+from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import RunFolderError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
@@ -89,6 +90,7 @@ class KeyRing:
         """How many of them are on the disk."""
         self._written_at = self._clock()
         self._writing = asyncio.Lock()
+        self._refusals_log = LogLimiter()
         self._follow("known from before")
 
     # --- questions ---
@@ -183,7 +185,14 @@ class KeyRing:
         )
         self._follow("another process has its name, or it was away for too long")
         if isinstance(answer, Refusal):
-            log.info("node_not_enrolled", node=request.node, reason=answer.reason)
+            unlogged = self._refusals_log.admit("", asyncio.get_running_loop().time())
+            if unlogged is not None:  # whoever has a token may ask for ever
+                log.info(
+                    "node_not_enrolled",
+                    node=request.node,
+                    reason=answer.reason,
+                    unlogged=unlogged,
+                )
             return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)
