@@ -57,6 +57,8 @@ class ConnectionTimings(_Ordered):
     confirm for so long that bytes have arrived."""
     keepalive_s: float = 10.0
     """A machine that has been silent for so long is asked by the system whether it is there."""
+    guard_period_s: float = 0.25
+    """Connections that hold back a part of a message are looked for so often."""
     handshake_timeout_s: float = 2.0
     """The handshake, in which both sides prove their keys, must be over by then."""
     connect_timeout_s: float = 3.0
@@ -78,6 +80,8 @@ class ConnectionTimings(_Ordered):
     """The thread of libzmq has so long to take the last messages before a socket closes."""
     linger_s: float = 0.5
     """A closing transport tries for so long to send what is queued."""
+    guard_period_s: float = 0.25
+    """Connections that hold back a part of a message are looked for so often."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "heartbeat_timeout_s > 2 * heartbeat_interval_s": "One ping may be late.",

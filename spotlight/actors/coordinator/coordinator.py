@@ -68,6 +68,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
+from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import RequestRefused, UserError
 from spotlight.permissions import Permissions
 from spotlight.report.rendering import write_report
@@ -127,6 +128,7 @@ class Coordinator(Actor):
         self._owner = OPERATOR
         """Of the latest job or session."""
         self._status = JobStatus()
+        self._refusals_log = LogLimiter()
         self._starting = False
         """A submission is being read."""
 
@@ -252,13 +254,19 @@ class Coordinator(Actor):
                 folder = RunFolder.create(submission.run_folder, submission.job)
             return await self._begin(folder, submission, user=user, came_back=False)
         except UserError as error:
-            log.info("job_refused", job=message.job.name, reason=str(error))
+            self._log_refusal("job_refused", job=message.job.name, reason=str(error))
             return JobRefused(str(error))
         except Exception as error:  # whatever is wrong with a job, it ends no coordinator
             log.error("job_not_started", error=repr(error), exc_info=error)
             return JobRefused("the job could not be started; the coordinator's log says why")
         finally:
             self._starting = False
+
+    def _log_refusal(self, event: str, **fields: str) -> None:
+        """A user may try as often as it likes; the log is the operator's."""
+        unlogged = self._refusals_log.admit(event, asyncio.get_running_loop().time())
+        if unlogged is not None:
+            log.info(event, unlogged=unlogged, **fields)
 
     @handles(BeginSession, only=_for_itself)
     async def on_begin_session(
@@ -291,7 +299,7 @@ class Coordinator(Actor):
             folder = SessionFolder.create(self._runs.path, saved)
             return (await self._begin_session(folder, files, came_back=False)).began
         except UserError as error:
-            log.info("session_refused", user=str(message.user), reason=str(error))
+            self._log_refusal("session_refused", user=str(message.user), reason=str(error))
             return SessionRefused(str(error))
         except Exception as error:  # whatever is wrong with a session, it ends no coordinator
             log.error("session_not_started", error=repr(error), exc_info=error)

@@ -33,6 +33,7 @@ from spotlight.errors import RunFolderError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
 from spotlight.store.secret_files import read_secret_file, write_secret_file
+from spotlight.text import plain
 from spotlight.timings import DoorTimings
 from spotlight.transport.control import ControlTransport, Dialect
 from spotlight.transport.control.keys import KeyPair, key_of, place_of
@@ -85,12 +86,13 @@ class KeyRing:
             self._book = KeyBook(key_of(transport.address), timings, saved=saved, now=self._clock())
         except ValueError as error:
             raise _damaged(path, str(error)) from error
+        self._refusals_log = LogLimiter()
+        """Whoever has a token that has ended may ask as often as it likes."""
         self._changes = 0
         self._written = 0
         """How many of them are on the disk."""
         self._written_at = self._clock()
         self._writing = asyncio.Lock()
-        self._refusals_log = LogLimiter()
         self._follow("known from before")
 
     # --- questions ---
@@ -307,8 +309,8 @@ def _build(others: Mapping[str, Dialect], key: str) -> str:
 
 def _damaged(path: Path | None, problem: str) -> RunFolderError:
     return RunFolderError(
-        f"{path} is damaged ({problem}); put it back from a copy, or move it away: then everybody"
-        " needs a new token"
+        f"{path} is damaged ({plain(problem)}); put it back from a copy, or move it away: then"
+        " everybody needs a new token"
     )
 
 

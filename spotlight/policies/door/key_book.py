@@ -5,7 +5,8 @@ of others are of no meaning. Whoever keeps the book `take_changed`s after each e
 keys may mean something else from then on. A clock that jumps back undoes nothing that somebody
 decided: who was revoked stays so whatever the time.
 
-Invariants: a key is one's alone; a name is one node's alone, and for ever that of a revoked one;
+Invariants: a key is one's alone; a name is one node's alone, and for ever that of a revoked one; no
+node comes by the id of a token, for both are shown out by name;
 each key that is let in as that of a node has used up one use of its token.
 """
 
@@ -362,6 +363,8 @@ class KeyBook:
             )
         if owner := self._owner(key):
             return Refusal(f"the key of the node `{name}` is {owner}; give it one of its own")
+        if name in self._tokens:
+            return Refusal(f"`{name}` is the id of a join token; give this node another --name")
         if known is None:
             return None
         if known.pool != wanted:

@@ -439,3 +439,11 @@ def test_the_next_coordinator_does_not_know_whom_it_missed_for_a_day(book: KeyBo
 def test_a_book_that_contradicts_itself_is_refused(nodes: tuple[Node, ...]) -> None:
     with pytest.raises(ValueError):
         KeyBook("own key", TIMES, saved=SavedBook((), nodes), now=NOW)
+
+
+def test_no_node_takes_the_id_of_a_token_as_its_name(book: KeyBook) -> None:
+    for name in ("oper01", "spot01"):
+        assert "--name" in refused(enroll(book, name, "fresh"))
+    assert left(book) == 3
+    assert book.revoke("oper01", NOW) is not None
+    assert enroll(book, "node", "fresh") == "spot"

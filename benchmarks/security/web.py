@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,15 +20,25 @@ _LIMIT_S = 20.0
 Answer = tuple[int, Mapping[str, str], bytes]
 
 
-def talk(port: int, data: bytes, *, most: int = 65_536) -> bytes:
-    """What is answered on a connection before it is closed; nothing if it is cut."""
-    with socket.create_connection(("127.0.0.1", port), _LIMIT_S) as connection:
+def talk(store: StoreEndpoint, data: bytes, *, most: int = 65_536) -> bytes:
+    """What a store answers on a connection before it is closed; nothing if it is cut."""
+    with connection_to(store) as connection:
         answer = b""
         with suppress(OSError):
             connection.sendall(data)
             while len(answer) < most and (part := connection.recv(4096)):
                 answer += part
         return answer
+
+
+def connection_to(store: StoreEndpoint) -> socket.socket:
+    """One to its port; encrypted if it is, whoever is there."""
+    plain = socket.create_connection((store.host, store.port), _LIMIT_S)
+    if not store.fingerprint:
+        return plain
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(plain)
 
 
 def put(store: StoreEndpoint, target: str, body: bytes, **headers: str) -> int:
@@ -40,25 +51,27 @@ def put(store: StoreEndpoint, target: str, body: bytes, **headers: str) -> int:
         **headers,
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
-    answer = talk(store.port, f"PUT {target} HTTP/1.1\r\n{lines}\r\n".encode() + body)
+    answer = talk(store, f"PUT {target} HTTP/1.1\r\n{lines}\r\n".encode() + body)
     return int(answer.split()[1]) if answer.startswith(b"HTTP/") else 0
 
 
 class Asked:
     """What a server was asked."""
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
         self.requests: list[Mapping[str, str]] = []
         """Their headers."""
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}/score"
+        return f"http://{self.host}:{self.port}/score"
 
 
 @contextmanager
-def reward_server(answer: Callable[[list[str]], Answer], port: int = 0) -> Iterator[Asked]:
+def reward_server(
+    host: str, answer: Callable[[list[str]], Answer], port: int = 0
+) -> Iterator[Asked]:
     """A reward server that answers so to the ids that it is asked for."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -80,9 +93,9 @@ def reward_server(answer: Callable[[list[str]], Answer], port: int = 0) -> Itera
             self.end_headers()
             self.wfile.write(data)
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server = ThreadingHTTPServer((host, port), Handler)
     server.daemon_threads = True
-    asked = Asked(server.server_address[1])
+    asked = Asked(host, server.server_address[1])
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

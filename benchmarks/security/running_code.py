@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from benchmarks.strangers.attack import attack, require, require_words
-from benchmarks.strangers.site import CODE, Site, stranger
-from benchmarks.strangers.web import put
+from benchmarks.security.attack import attack, require, require_words
+from benchmarks.security.clients import Sayer
+from benchmarks.security.network import ATTACKER
+from benchmarks.security.site import CODE, Site
+from benchmarks.security.web import put
 from spotlight.actors.protocol import BeginSession, SessionRefused
-from spotlight.actors.runtime import Actor
 from spotlight.jobs import job_to_yaml
 
 _OWN = {"kind": "python", "python": "planted:Evil"}
-
-
-class _User(Actor):
-    """For whom a session would be."""
 
 
 def _ran_nothing(site: Site) -> None:
@@ -24,14 +21,14 @@ def _ran_nothing(site: Site) -> None:
     require(not ran, "the code ran")
 
 
-@attack("a tracker names a module that the coordinator can import")
+@attack("a tracker names a module that the coordinator can import", stage="alone")
 async def tracker(site: Site) -> None:
     refused = await site.submit(site.job(trackers=[{"kind": "planted:Evil"}]))
     _ran_nothing(site)
     require_words(refused, "trackers[0].kind", "--allow-code planted")
 
 
-@attack("a reward names a module that workers can import")
+@attack("a reward names a module that workers can import", stage="alone")
 async def reward(site: Site) -> None:
     refused = await site.submit(site.job(rewards=[_OWN]))
     if not refused:
@@ -40,7 +37,7 @@ async def reward(site: Site) -> None:
     require_words(refused, "rewards[0].python", "--allow-code planted")
 
 
-@attack("a loss names a module that workers can import")
+@attack("a loss names a module that workers can import", stage="alone")
 async def loss(site: Site) -> None:
     refused = await site.submit(site.job(training={"loss": "planted:Evil"}))
     if not refused:
@@ -49,7 +46,7 @@ async def loss(site: Site) -> None:
     require_words(refused, "training.loss", "--allow-code planted")
 
 
-@attack("a module of the standard library that does harm is named as a loss")
+@attack("a module of the standard library that does harm is named as a loss", stage="alone")
 async def standard_library(site: Site) -> None:
     refused = await site.submit(site.job(training={"loss": "subprocess:Popen"}))
     if not refused:
@@ -57,23 +54,19 @@ async def standard_library(site: Site) -> None:
     require_words(refused, "training.loss", "--allow-code subprocess")
 
 
-@attack("a session of another program names a reward's module")
+@attack("a session of another program names a reward's module", stage="alone")
 async def session(site: Site) -> None:
     work = site.job(rewards=[_OWN]).work
-    async with stranger() as system:
-        ref = await system.spawn(lambda: _User(), "user")
-        answer = await system.ask(
-            system.well_known(site.address, "coordinator"),
-            BeginSession("stranger", ref, work, False),
-            timeout_s=60.0,
-            sender=ref,
-        )
+    async with site.person(site.submitter) as user:
+        ref = await user.system.spawn(Sayer, "user")
+        message = BeginSession("stranger", ref, work, False)
+        answer = await user.ask(message, timeout_s=60.0, sender=ref)
     _ran_nothing(site)
     require(isinstance(answer, SessionRefused), answer)
     require_words(getattr(answer, "reason", ""), "rewards[0].python", "--allow-code planted")
 
 
-@attack("a run folder outside of --runs is filled")
+@attack("a run folder outside of --runs is filled", stage="alone")
 async def run_folder_outside(site: Site) -> None:
     outside = site.folder / "outside"
     refused = await site.submit(site.job(), str(outside))
@@ -83,7 +76,7 @@ async def run_folder_outside(site: Site) -> None:
     require_words(refused, "the run folder", "--runs")
 
 
-@attack("a run folder leads outside of --runs by a symbolic link and `..`")
+@attack("a run folder leads outside of --runs by a symbolic link and `..`", stage="alone")
 async def run_folder_by_links(site: Site) -> None:
     target = site.folder / "behind-a-link"
     target.mkdir(exist_ok=True)
@@ -98,7 +91,7 @@ async def run_folder_by_links(site: Site) -> None:
     require(not list(target.iterdir()) and not (site.folder / "above").exists(), "it was made")
 
 
-@attack("a prepared run folder outside of --runs is resumed, whose job names code")
+@attack("a prepared run folder outside of --runs is resumed, whose job names code", stage="alone")
 async def prepared_run(site: Site) -> None:
     job = site.job(trackers=[{"kind": "planted:Evil"}])
     for folder, words in (
@@ -112,7 +105,7 @@ async def prepared_run(site: Site) -> None:
         require_words(refused, *words)
 
 
-@attack("the run folder is the file in which the coordinator notes what runs")
+@attack("the run folder is the file in which the coordinator notes what runs", stage="alone")
 async def run_folder_of_the_note(site: Site) -> None:
     for name in (".running", ".coordinator", ".running.part"):
         refused = await site.submit(site.job(), str(site.runs / name))
@@ -122,7 +115,7 @@ async def run_folder_of_the_note(site: Site) -> None:
         require_words(refused, "the name of a file of the coordinator")
 
 
-@attack("a node's token leaves a module as an artifact, and a second job names it")
+@attack("a node's token leaves a module as an artifact, and a second job names it", stage="alone")
 async def uploaded_module(site: Site) -> None:
     folder = site.runs / "loot"
     require(not await site.submit(site.job(), str(folder)), "the first job must run")
@@ -146,18 +139,17 @@ async def uploaded_module(site: Site) -> None:
     require_words(refused, "trackers[0].kind", "--allow-code runs")
 
 
-@attack("a job file builds Python objects")
+@attack("a job file builds Python objects", stage="alone")
 async def yaml_objects(site: Site) -> None:
     file = site.folder / "objects.yaml"
     file.write_text(f'!!python/object/apply:os.system ["touch {site.canary}"]\n')
-    submit = site.python("submit", "-m", "spotlight.cli", "submit", str(file), "-c", site.address)
-    code = await asyncio.to_thread(submit.wait, 60)
+    words = ("submit", str(file), "--join", f"@{site.token_file(site.submitter_token)}")
+    code, said = await asyncio.to_thread(site.command, ATTACKER, *words)
     _ran_nothing(site)
-    said = site.log(submit)
     require(code == 2 and "Traceback" not in said, said)
 
 
-@attack("a node runs what only its coordinator's operator allowed", quick=False)
+@attack("a node runs what only its coordinator's operator allowed", stage="jobs")
 async def allowed_elsewhere(site: Site) -> None:
     half = {"kind": "python", "name": "half", "python": "half_allowed:Evil"}
     status = await site.outcome(site.job(rewards=[half]))
@@ -166,7 +158,7 @@ async def allowed_elsewhere(site: Site) -> None:
     require_words(status.reason, "half_allowed:Evil", "--allow-code half_allowed")
 
 
-@attack("a node trains with a loss that only its coordinator's operator allowed", quick=False)
+@attack("a node trains with a loss that only its coordinator's operator allowed", stage="jobs")
 async def loss_allowed_elsewhere(site: Site) -> None:
     status = await site.outcome(site.job(training={"loss": "half_allowed:Evil"}))
     _ran_nothing(site)

@@ -7,15 +7,18 @@ import http.client
 import json
 import shutil
 import socket
+import subprocess
 import time
-from contextlib import closing, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 
 import msgspec
 
-from benchmarks.strangers.attack import attack, require
-from benchmarks.strangers.site import Site, stranger
-from benchmarks.strangers.web import put, refusing, reward_server
+from benchmarks.security.attack import attack, require
+from benchmarks.security.network import ATTACKER
+from benchmarks.security.site import Site
+from benchmarks.security.web import put, refusing, reward_server
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files
 from spotlight.actors.protocol import CancelJob
 from spotlight.actors.protocol.up import WorkerTrouble
@@ -35,9 +38,9 @@ def _is_clean(text: str) -> bool:
     return text.isprintable() and "\x1b" not in text and len(text) <= _LONGEST
 
 
-@attack("a reward server's reason has 3,000,000 characters and escape codes", quick=False)
+@attack("a reward server's reason has 3,000,000 characters and escape codes", stage="jobs")
 async def long_reason(site: Site) -> None:
-    with reward_server(refusing(_ESCAPES + "x" * 3_000_000)) as server:
+    with reward_server(site.here, refusing(_ESCAPES + "x" * 3_000_000)) as server:
         reward = {"kind": "http", "http": {"url": server.url, "attempts": 1}}
         status = await site.outcome(site.job(rewards=[reward]))
     run = Path(status.run_folder)
@@ -49,18 +52,18 @@ async def long_reason(site: Site) -> None:
     require("\x1b" not in report and "\u202e" not in report and "x" * 9000 not in report, "report")
 
 
-@attack("a reward server refuses with escape codes in its answer", quick=False)
+@attack("a reward server refuses with escape codes in its answer", stage="jobs")
 async def long_refusal(site: Site) -> None:
     def answer(ids: list[str]) -> tuple[int, dict[str, str], bytes]:
         return 400, {}, (_ESCAPES + "y" * 3_000_000).encode()
 
-    with reward_server(answer) as server:
+    with reward_server(site.here, answer) as server:
         reward = {"kind": "http", "http": {"url": server.url, "attempts": 1}}
         status = await site.outcome(site.job(rewards=[reward]))
     require(_is_clean(status.reason), status.reason[:300])
 
 
-@attack("a node's report says what is wrong with escape codes")
+@attack("a node's report says what is wrong with escape codes", stage="alone")
 async def report_of_a_node(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     trouble = WorkerTrouble("impostor/0", "", tries=3)
@@ -77,14 +80,13 @@ async def report_of_a_node(site: Site) -> None:
     require(all(map(_is_clean, status.troubles)), status.troubles[0][:300])
 
 
-@attack("a user cancels a job for a reason with escape codes")
+@attack("a user cancels a job for a reason with escape codes", stage="alone")
 async def reason_of_a_user(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     message = CancelJob()
     msgspec.structs.force_setattr(message, "reason", _ESCAPES + "z" * 100_000)
-    async with stranger() as system:
-        coordinator = system.well_known(site.address, "coordinator")
-        await system.ask(coordinator, message, timeout_s=10.0)
+    async with site.person(site.submitter) as user:
+        await user.ask(message)
     for _ in range(100):
         status = await site.status()
         if status.outcome:
@@ -105,7 +107,7 @@ _OTHERS = (
 )
 
 
-@attack("a spot node's token writes over what other nodes and the trainers left")
+@attack("a spot node's token writes over what other nodes and the trainers left", stage="alone")
 async def other_prefixes(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     async with site.joined() as sink:
@@ -116,7 +118,7 @@ async def other_prefixes(site: Site) -> None:
     require(own == 200, f"what it may leave was answered with {own}")
 
 
-@attack("a peer's list of the files of a checkpoint carries checksums of its own")
+@attack("a peer's list of the files of a checkpoint carries checksums of its own", stage="alone")
 async def forged_checkpoint(site: Site) -> None:
     """With a real store on a real port; a node's process would first need a hub."""
     folder = site.folder / "forged"
@@ -145,30 +147,61 @@ import uvicorn
 from spotlight.rollouts.http_twin import rollout_app
 from spotlight import Rollouts
 sampler = {"height": 16, "width": 48, "kind": "ode", "steps": 2, "micro_batch": 4}
-app = rollout_app(
-    lambda: Rollouts.connect(sys.argv[1], model="builtin:ocr-tiny", sampler=sampler, tensors=False),
-    token=sys.argv[3],
-)
+job = {"model": "builtin:ocr-tiny", "sampler": sampler, "tensors": False}
+app = rollout_app(lambda: Rollouts.connect(f"@{sys.argv[1]}", **job), token=sys.argv[3])
 uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 """
 
 
-@attack("the HTTP twin is sent weights without end", quick=False)
-async def endless_weights(site: Site) -> None:
+@asynccontextmanager
+async def _twin(site: Site) -> AsyncIterator[tuple[int, subprocess.Popen[bytes]]]:
+    """The port of one, and its process."""
     port = unused_port()
-    process = site.python("twin", "-c", _TWIN, site.address, str(port), _TOKEN_OF_TWIN)
+    words = (str(site.token_file(site.submitter_token)), str(port), _TOKEN_OF_TWIN)
+    process = site.python(ATTACKER, "-c", _TWIN, *words)
     try:
         await asyncio.to_thread(_wait_for, port)
-        await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first
-        before = _resident_mb(process.pid)
-        status = await asyncio.to_thread(_stream_weights, port, 300)
-        grown = _resident_mb(process.pid) - before
-        require(status in (0, 400, 413), status)
-        require(grown < 150, f"{grown:.0f} MB more")
+        yield port, process
     finally:
         process.kill()  # the session with it
         await asyncio.to_thread(process.wait)
     await site.cancel()
+
+
+@attack(
+    "a page of another site, and a user without its token, speak to the HTTP twin", stage="alone"
+)
+async def cross_site(site: Site) -> None:
+    own = f"Bearer {_TOKEN_OF_TWIN}"
+    tried: list[tuple[str, str, dict[str, str]]] = [
+        ("GET", "/fleet", {}),
+        ("POST", "/rollouts", {}),
+        ("PUT", "/policies/1?kind=full", {"Authorization": "Bearer guess"}),
+        ("DELETE", "/rollouts", {"Authorization": f"Bearer {_TOKEN_OF_TWIN}x"}),
+        ("GET", "/fleet", {"Authorization": own, "Host": "evil.example"}),
+        ("GET", "/fleet", {"Authorization": own, "Origin": "https://evil.example"}),
+    ]
+    async with _twin(site) as (port, _):
+        for method, path, headers in tried:
+            status = await asyncio.to_thread(_status_of, port, method, path, headers)
+            require(status in (400, 401, 403, 404, 405, 421), (method, path, headers, status))
+
+
+def _status_of(port: int, method: str, path: str, headers: dict[str, str]) -> int:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request(method, path, headers=headers)
+        return connection.getresponse().status
+
+
+@attack("the HTTP twin is sent weights without end", stage="jobs")
+async def endless_weights(site: Site) -> None:
+    async with _twin(site) as (port, process):
+        await asyncio.to_thread(_stream_weights, port, 0)  # it loads torch for the first
+        before = _resident_mb(process.pid)
+        status = await asyncio.to_thread(_stream_weights, port, 300)
+        grown = _resident_mb(process.pid) - before
+    require(status in (0, 400, 413), status)
+    require(grown < 150, f"{grown:.0f} MB more")
 
 
 def _stream_weights(port: int, megabytes: int) -> int:

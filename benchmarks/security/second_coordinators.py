@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 
-from benchmarks.strangers.attack import attack, require, require_words
-from benchmarks.strangers.site import Site
+from benchmarks.security.attack import attack, require, require_words
+from benchmarks.security.network import ATTACKER
+from benchmarks.security.site import Site
 
 
-@attack("a second coordinator is started on the same --runs while a job runs")
+@attack("a second coordinator is started on the same --runs while a job runs", stage="alone")
 async def second(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     note = (site.runs / ".running").read_text()
-    other = site.daemon("coordinator", "--listen", "127.0.0.1:0", "--runs", str(site.runs))
+    other = site.daemon(
+        ATTACKER, "spotlight-coordinator", "--listen", "127.0.0.1:0", "--runs", str(site.runs)
+    )
     try:
         code = await asyncio.to_thread(other.wait, 60)
     except Exception as error:  # it did not end: it serves the same folder
@@ -27,12 +30,14 @@ async def second(site: Site) -> None:
     await site.cancel()
 
 
-@attack("a coordinator is killed, and the next one is to find the folder locked for ever")
+@attack(
+    "a coordinator is killed, and the next one is to find the folder locked for ever", stage="alone"
+)
 async def stale_lock(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
-    listen = site.address.removeprefix("tcp://")
     site.coordinator.send_signal(signal.SIGKILL)
-    site.coordinator = site.start_coordinator(site.runs, listen)
+    site.coordinator.wait()
+    site.start_coordinator()
     async with asyncio.timeout(60):
         while True:
             require(site.coordinator.poll() is None, site.log(site.coordinator))

@@ -1,17 +1,26 @@
-"""An attack: what a stranger without any key, or the job file of one, tries."""
+"""An attack: what is tried, and against what of the site."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal
 
-from benchmarks.strangers.site import Site
+from benchmarks.security.site import Site
 
 Attempt = Callable[[Site], Awaitable[None]]
+Stage = Literal["alone", "beside", "jobs"]
+"""What is there while it is tried: the coordinator alone; nodes on which an honest user's jobs run,
+which must all come to the same; or nodes that are free for jobs of the attack's own."""
+STAGES: tuple[Stage, ...] = ("alone", "beside", "jobs")
 
 
 class Succeeded(Exception):
     """The attack had an effect, or was not refused; the message says what was seen."""
+
+
+class NotPossible(Exception):
+    """The attack cannot be tried on this machine; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -24,18 +33,18 @@ class Attack:
     """What is tried, in words."""
     attempt: Attempt
     """Raises `Succeeded`."""
-    quick: bool
-    """Whether `--quick` tries it, too."""
+    stage: Stage
+    """`--quick` leaves out the last one."""
 
 
 ATTACKS: list[Attack] = []
 
 
-def attack(name: str, *, quick: bool = True) -> Callable[[Attempt], Attempt]:
+def attack(name: str, stage: Stage = "beside") -> Callable[[Attempt], Attempt]:
     """Add the decorated function to the attacks; its module is its kind."""
 
     def add(attempt: Attempt) -> Attempt:
-        ATTACKS.append(Attack(attempt.__module__.rpartition(".")[2], name, attempt, quick))
+        ATTACKS.append(Attack(attempt.__module__.rpartition(".")[2], name, attempt, stage))
         return attempt
 
     return add

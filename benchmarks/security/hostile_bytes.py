@@ -1,89 +1,28 @@
-"""Bytes that no honest process sends, to every port, and files that no honest user names."""
+"""Bytes that no honest process sends to the data port, and files that no honest user names."""
 
 from __future__ import annotations
 
 import os
-import pickle
 import socket
 from contextlib import ExitStack
 
 import msgspec
-import zmq
 
-from benchmarks.strangers.attack import attack, require, require_words
-from benchmarks.strangers.site import Site, stranger
-from benchmarks.strangers.web import put, talk
+from benchmarks.security.attack import attack, require, require_words
+from benchmarks.security.site import Site
+from benchmarks.security.web import connection_to, put, talk
 from spotlight.actors.protocol import SubmitJob
-from spotlight.errors import ActorError, JobError
-from spotlight.transport.control.wire import Hello, encode
+from spotlight.errors import JobError
 from spotlight.types import StoreEndpoint
 
 _MOST_MB = 150.0
 """That the coordinator's memory may grow by while it is attacked."""
 
 
-class _Writes:
-    """What runs when it is unpickled."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __reduce__(self) -> tuple[object, tuple[str, ...]]:
-        return os.system, (f"touch {self._path}",)
-
-
-def _say(site: Site, *frames: bytes) -> None:
-    """Send these as messages of ZeroMQ to the control port."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.setsockopt(zmq.LINGER, 2000)
-        dealer.connect(site.address)
-        for frame in frames:
-            dealer.send(frame)
-
-
 async def _still_serves(site: Site, before_mb: float) -> None:
     await site.status()
     grown = site.resident_mb() - before_mb
     require(grown < _MOST_MB, f"{grown:.0f} MB more")
-
-
-@attack("pickled objects are sent as messages, alone and behind a greeting")
-async def pickles(site: Site) -> None:
-    before = site.resident_mb()
-    evil = pickle.dumps(_Writes(str(site.canary)))
-    hello = encode(Hello(1, "tcp://127.0.0.1:1", 7))
-    _say(
-        site, evil, hello, evil, msgspec.msgpack.encode([evil]), hello, encode([evil, b"\x80\x04"])
-    )
-    require(not site.canary.exists(), "it was unpickled")
-    await _still_serves(site, before)
-
-
-@attack("messages are nested ten thousand deep, or announce four thousand million items")
-async def deep_messages(site: Site) -> None:
-    before = site.resident_mb()
-    hello = encode(Hello(1, "tcp://127.0.0.1:2", 7))
-    deep = b"\x91" * 10_000 + b"\x00"
-    _say(site, deep, b"\xdd\xff\xff\xff\xff", hello, encode([deep, b"\xdf\xff\xff\xff\xff"]))
-    await _still_serves(site, before)
-
-
-@attack("frames of 200 MB are sent, before and behind a greeting")
-async def huge_frames(site: Site) -> None:
-    before = site.resident_mb()
-    _say(site, bytes(200_000_000))
-    _say(site, encode(Hello(1, "tcp://127.0.0.1:3", 7)), bytes(200_000_000))
-    await _still_serves(site, before)
-
-
-@attack("garbage comes on two hundred raw connections to the control port")
-async def garbage(site: Site) -> None:
-    before = site.resident_mb()
-    with ExitStack() as stack:
-        for number in range(200):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", site.port), 10))
-            connection.sendall(os.urandom(512) if number % 2 else b"GET / HTTP/1.1\r\n\r\n")
-        await _still_serves(site, before)
 
 
 async def _sink(site: Site) -> StoreEndpoint:
@@ -93,23 +32,27 @@ async def _sink(site: Site) -> StoreEndpoint:
         return sink
 
 
-@attack("two hundred connections to the data port send a header a byte at a time")
+@attack("two hundred connections to the data port send a header a byte at a time", stage="alone")
 async def slow_loris(site: Site) -> None:
     sink = await _sink(site)
     with ExitStack() as stack:
-        for _ in range(200):
-            connection = stack.enter_context(socket.create_connection(("127.0.0.1", sink.port), 10))
-            connection.sendall(b"P")
-        answered = talk(sink.port, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        for number in range(200):
+            opened = (
+                connection_to(sink)
+                if number % 2
+                else socket.create_connection((sink.host, sink.port), 10)
+            )
+            stack.enter_context(opened).sendall(b"P")
+        answered = talk(sink, b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
     await site.cancel()
     require(answered.startswith(b"HTTP/1.1 401"), answered)
 
 
-@attack("a header of 20 MB, and 100,000 headers, are sent to the data port")
+@attack("a header of 20 MB, and 100,000 headers, are sent to the data port", stage="alone")
 async def huge_headers(site: Site) -> None:
     before, sink = site.resident_mb(), await _sink(site)
-    long = talk(sink.port, b"GET /x HTTP/1.1\r\nAuthorization: " + b"a" * 20_000_000)
-    many = talk(sink.port, b"GET /x HTTP/1.1\r\n" + b"X-A: b\r\n" * 100_000 + b"\r\n")
+    long = talk(sink, b"GET /x HTTP/1.1\r\nAuthorization: " + b"a" * 20_000_000)
+    many = talk(sink, b"GET /x HTTP/1.1\r\n" + b"X-A: b\r\n" * 100_000 + b"\r\n")
     await _still_serves(site, before)
     await site.cancel()
     for answer in (long, many):
@@ -128,7 +71,9 @@ _OUTSIDE = (
 )
 
 
-@attack("keys of bundles lead out of the store: dots, absolute paths, NUL, percent signs")
+@attack(
+    "keys of bundles lead out of the store: dots, absolute paths, NUL, percent signs", stage="alone"
+)
 async def outside(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     async with site.joined() as sink:
@@ -139,7 +84,7 @@ async def outside(site: Site) -> None:
     require(not taken and not found, f"taken: {taken}, there: {found}")
 
 
-@attack("an upload says that it has a million million bytes, or none, or no token")
+@attack("an upload says that it has a million million bytes, or none, or no token", stage="alone")
 async def uploads(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
     async with site.joined() as sink:
@@ -152,7 +97,7 @@ async def uploads(site: Site) -> None:
     require(more in (0, 400, 409) and sums == 409, (more, sums))
 
 
-@attack("a symbolic link lies where a node's upload is to go")
+@attack("a symbolic link lies where a node's upload is to go", stage="alone")
 async def link_in_the_store(site: Site) -> None:
     folder = site.runs / "linked"
     require(not await site.submit(site.job(), str(folder)), "a job must run")
@@ -167,7 +112,10 @@ async def link_in_the_store(site: Site) -> None:
     require(status != 200 and not list(target.rglob("*")), f"{status}: {list(target.rglob('*'))}")
 
 
-@attack("a job names devices and pipes as prompts, and a folder as checkpoint whose header is huge")
+@attack(
+    "a job names devices and pipes as prompts, and a folder as checkpoint whose header is huge",
+    stage="alone",
+)
 async def odd_files(site: Site) -> None:
     pipe = site.folder / "pipe"
     if not pipe.exists():
@@ -191,7 +139,7 @@ async def odd_files(site: Site) -> None:
     await _still_serves(site, before)
 
 
-@attack("names of jobs and run folders hold shell commands, line ends and NUL")
+@attack("names of jobs and run folders hold shell commands, line ends and NUL", stage="alone")
 async def names(site: Site) -> None:
     for name in ("$(touch canary)", "a\nb", "a\0b", "../x", "{{7*7}}", ""):
         try:
@@ -206,14 +154,9 @@ async def names(site: Site) -> None:
     require(not (site.folder / "canary").exists(), "a shell ran")
 
 
-@attack("a message that only the coordinator's runner may say comes from a stranger")
+@attack("a message that only the coordinator's runner may say comes from a user", stage="alone")
 async def wrong_sender(site: Site) -> None:
-    async with stranger() as system:
-        to = system.well_known(site.address, "dispatcher")
-        try:
-            answer = await system.ask(to, SubmitJob(site.job(), "", False), timeout_s=2.0)
-        except ActorError:
-            pass
-        else:
-            require(False, answer)
-    await site.status()
+    async with site.person(site.submitter) as user:
+        to = user.system.well_known(site.address, "dispatcher")
+        said = await user.refusal(SubmitJob(site.job(), "", False), to)
+    require(bool(said), "it was answered")

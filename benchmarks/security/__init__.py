@@ -1,0 +1,1 @@
+"""What is tried against real daemons, and whether it has any effect."""

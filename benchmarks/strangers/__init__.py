@@ -1,1 +1,0 @@
-"""What strangers try against real daemons, and whether it has any effect."""
