@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import msgpack
 import pytest
 import zmq
-from transport_kit import Everybody, RawPeer, Recorder, raw_address
+from transport_kit import RawPeer, Recorder, raw_address
 
+from spotlight.testing.open_door import Everybody
 from spotlight.transport.control import PROTOCOL_VERSION, Dialect, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.control.dialect import ANY_DIALECT
 
