@@ -17,6 +17,12 @@ each, where a real node and each of its workers have their own.
 - `join_seconds`: until the last of all nodes that join at once has its answer.
 - `publication_cpu_s_1000`: of who pulls a weights version from whom, among 1,000 nodes.
 - `rows_per_second`: commits of 16 requests that the journal makes durable, in rows.
+- `curve_ask_cpu_ratio`, `curve_tell_cpu_ratio`: processor time of two processes, both together and
+  libzmq's threads among it, for asks one after the other and for tells as fast as they go, of 128
+  bytes each; over that without keys and encryption, which the package does not have: medians of
+  pairs of rounds that alternate.
+- `handshakes_cpu_s_9000`: processor time of a process to which 9,000 others connect, each with a
+  key of its own, up to its answer to their greeting; `handshakes_plain_cpu_s_9000` without keys.
 
 In this process alone, in processor time: `double_loss_cpu_s` and `event_ms_after` are of a spot
 pool that is lost twice in one iteration, as the table of requests sees it; `draw_ms_1m` is the
@@ -30,10 +36,12 @@ import asyncio
 import json
 import os
 import random
+import secrets
+import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,20 +50,24 @@ from typing import Any
 import msgspec
 import psutil
 
-from benchmarks.control_plane_farm import BATCH, Config, offer
+from benchmarks.control_plane_farm import BATCH, Config, keys_of, offer
 from benchmarks.control_plane_loss import double_loss
 from benchmarks.report import Report, quantile
 from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.publications import Publications
 from spotlight.actors.coordinator.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
+from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
+from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
 from spotlight.running.client import connect
+from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
 from spotlight.store.journal import Journal
 from spotlight.timings import WeightsTimings
+from spotlight.transport.control.keys import KeyPair, place_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import Commit, RequestId
 
@@ -81,10 +93,15 @@ class _Extent:
     window_s: float
     complete_s: float
     """Batches are completed within so long."""
+    rounds: int
+    """Pairs, with and without keys."""
+    asks: int
+    """In each; of tells ten times as many."""
+    handshakes: int
 
 
-_FULL = _Extent((100, 1000, 8000), 8000, 3.0, 15.0, 40.0)
-_QUICK = _Extent((16, 64), 800, 0.5, 2.0, 1.0)
+_FULL = _Extent((100, 1000, 8000), 8000, 3.0, 15.0, 40.0, 15, 2000, 9000)
+_QUICK = _Extent((16, 64), 800, 0.5, 2.0, 1.0, 3, 200, 100)
 
 
 class _Process:
@@ -125,7 +142,13 @@ class _Process:
         return times.user + times.system
 
 
-async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, str]:
+async def _coordinator(
+    folder: Path, farms: Mapping[str, Pool], stack: AsyncExitStack
+) -> tuple[_Process, JoinToken]:
+    """It knows these farms, and an operator."""
+    own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
+    nodes = tuple(KnownNode(name, pool, keys_of(name).public) for name, pool in farms.items())
+    keys = CoordinatorKeys(own, KeyPair.derived(secret).public, nodes)
     address = folder / "address"
     options = ["--listen", "127.0.0.1:0", "--runs", str(folder), "--address-file", str(address)]
     options += ["--parent", str(os.getpid())]
@@ -135,24 +158,37 @@ async def _coordinator(folder: Path, stack: AsyncExitStack) -> tuple[_Process, s
         "benchmarks.control_plane_coordinator",
         str(folder / "grants"),
         *options,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=(folder / "coordinator.log").open("wb"),
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
     )
     process = _Process(started)
     stack.push_async_callback(process.end)
+    assert started.stdin is not None
+    started.stdin.write(keys.encode())
+    started.stdin.close()
     async with asyncio.timeout(60.0):
         while not address.exists():  # noqa: ASYNC110 (another process writes it)
             await asyncio.sleep(0.05)
-    return process, address.read_text(encoding="utf-8")
+    place = place_of(address.read_text(encoding="utf-8")).removeprefix("tcp://")
+    return process, JoinToken(place, own.public, "farmer", secret)
 
 
 async def _farm(config: Config, stack: AsyncExitStack) -> _Process:
+    process, _ = await _child("farm", (msgspec.json.encode(config).decode(),), stack)
+    return process
+
+
+async def _child(
+    name: str, arguments: Sequence[str], stack: AsyncExitStack
+) -> tuple[_Process, dict[str, Any]]:
+    """One that takes orders, and the first line that it said."""
     started = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
-        "benchmarks.control_plane_farm",
-        msgspec.json.encode(config).decode(),
+        f"benchmarks.control_plane_{name}",
+        *arguments,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -161,8 +197,7 @@ async def _farm(config: Config, stack: AsyncExitStack) -> _Process:
     )
     process = _Process(started)
     stack.push_async_callback(process.end)
-    await process.answer()
-    return process
+    return process, await process.answer()
 
 
 def _groups(workers: int) -> int:
@@ -204,10 +239,10 @@ async def _totals(farms: list[_Process]) -> tuple[int, int]:
     return sum(a["reports"] for a in answers), sum(a["held"] for a in answers)
 
 
-async def _asked(address: str, seconds: float) -> list[float]:
+async def _asked(join: JoinToken, seconds: float) -> list[float]:
     """Milliseconds of questions to the coordinator for so long."""
     found, end = [], time.monotonic() + seconds
-    async with connect(address) as client:
+    async with connect(join) as client:
         while time.monotonic() < end:
             began = time.monotonic()
             await client.status()
@@ -220,17 +255,17 @@ class _Cluster:
     """A coordinator and the nodes of a job."""
 
     def __init__(
-        self, folder: Path, address: str, coordinator: _Process, farms: list[_Process]
+        self, folder: Path, join: JoinToken, coordinator: _Process, farms: list[_Process]
     ) -> None:
         self._folder = folder
-        self.address = address
+        self.join = join
         self.coordinator = coordinator
         self.farms = farms
         """The first has the trainer."""
 
     async def submit(self, job: Any) -> None:
         """Begin a job."""
-        async with connect(self.address) as client:
+        async with connect(self.join) as client:
             await client.submit(job, str(self._folder / "run"), resume=False)
 
     async def held_by(self, workers: int) -> None:
@@ -241,7 +276,7 @@ class _Cluster:
 
     async def begins_to(self, phase: str) -> None:
         """Return once the job does."""
-        async with asyncio.timeout(_LIMIT_S), connect(self.address) as client:
+        async with asyncio.timeout(_LIMIT_S), connect(self.join) as client:
             while (await client.status()).phase != phase:  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
 
@@ -264,13 +299,16 @@ async def _cluster(workers: int) -> AsyncIterator[_Cluster]:
     pull_s = workers / _REPORTS_PER_S
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        coordinator, address = await _coordinator(folder, stack)
-        trainer = await _farm(Config(address, ("trainer",), 1, 4.0, "reserved"), stack)
+        names = [f"farm-{index}" for index in range(min(_FARMS, len(nodes)))]
+        pools: dict[str, Pool] = {"trainer": "reserved", **dict.fromkeys(names, "spot")}
+        coordinator, join = await _coordinator(folder, pools, stack)
+        address = join.coordinator
+        trainer = await _farm(Config("trainer", address, ("trainer",), 1, 4.0, "reserved"), stack)
         farms = [
-            await _farm(Config(address, tuple(nodes[index::_FARMS]), _WORKERS, pull_s), stack)
-            for index in range(min(_FARMS, len(nodes)))
+            await _farm(Config(name, address, tuple(nodes[index::_FARMS]), _WORKERS, pull_s), stack)
+            for index, name in enumerate(names)
         ]
-        yield _Cluster(folder, address, coordinator, [trainer, *farms])
+        yield _Cluster(folder, join, coordinator, [trainer, *farms])
 
 
 async def _rolls_out(workers: int, extent: _Extent) -> dict[str, float]:
@@ -284,7 +322,7 @@ async def _rolls_out(workers: int, extent: _Extent) -> dict[str, float]:
         await cluster.held_by(workers)
         await asyncio.sleep(extent.settle_s)
         before, cpu_s, at = await _totals(farms), coordinator.cpu_s, time.monotonic()
-        asked = asyncio.create_task(_asked(cluster.address, extent.window_s))
+        asked = asyncio.create_task(_asked(cluster.join, extent.window_s))
         await asyncio.sleep(extent.window_s)
         used_s, took_s = coordinator.cpu_s - cpu_s, time.monotonic() - at
         after = await _totals(farms)
@@ -416,6 +454,56 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
     return found
 
 
+class _Couple:
+    """Two processes, one of which asks and tells the other; with keys or without."""
+
+    def __init__(self, asker: _Process, answerer: _Process) -> None:
+        self._asker, self._answerer = asker, answerer
+
+    @classmethod
+    async def start(cls, mode: str, stack: AsyncExitStack) -> _Couple:
+        """`plain` or `curve`; each knows the other."""
+        answerer, said = await _child("keys", (mode, "answerer"), stack)
+        asker, _ = await _child("keys", (mode, "asker"), stack)
+        couple = cls(asker, answerer)
+        await couple.cpu_s(f"to {said['address']}")
+        return couple
+
+    async def cpu_s(self, order: str) -> tuple[float, float]:
+        """Of the asker that carries it out, and meanwhile of the answerer."""
+        before = [await self._told(each, "cpu") for each in (self._asker, self._answerer)]
+        asker = await self._told(self._asker, order)
+        return asker - before[0], await self._told(self._answerer, "cpu") - before[1]
+
+    @staticmethod
+    async def _told(process: _Process, order: str) -> float:
+        process.order(order)
+        cpu_s: float = (await process.answer())["cpu_s"]
+        return cpu_s
+
+
+async def _keys(extent: _Extent) -> dict[str, float]:
+    """What keys cost, beside sockets without."""
+    orders = {"ask": f"ask {extent.asks}", "tell": f"tell {10 * extent.asks}"}
+    ratios: dict[str, list[float]] = {what: [] for what in orders}
+    async with AsyncExitStack() as stack:
+        couples = {mode: await _Couple.start(mode, stack) for mode in ("plain", "curve")}
+        for number in range(extent.rounds):
+            for what, order in orders.items():
+                modes = sorted(couples, reverse=number % 2 == 0)
+                used = {mode: sum(await couples[mode].cpu_s(order)) for mode in modes}
+                ratios[what].append(used["curve"] / used["plain"])
+        greet = f"greet {extent.handshakes}"
+        servers = {mode: (await couple.cpu_s(greet))[1] for mode, couple in couples.items()}
+    scale = 9000 / extent.handshakes
+    return {
+        "curve_ask_cpu_ratio": statistics.median(ratios["ask"]),
+        "curve_tell_cpu_ratio": statistics.median(ratios["tell"]),
+        "handshakes_cpu_s_9000": scale * servers["curve"],
+        "handshakes_plain_cpu_s_9000": scale * servers["plain"],
+    }
+
+
 def _alone(extent: _Extent) -> Iterator[tuple[str, float]]:
     """What is measured in this process."""
     yield from double_loss(extent.lost).items()
@@ -428,6 +516,8 @@ def _alone(extent: _Extent) -> Iterator[tuple[str, float]]:
 async def _measure(extent: _Extent) -> AsyncIterator[tuple[str, float]]:
     """Figures, each as soon as it is there."""
     for name, value in _alone(extent):
+        yield name, value
+    for name, value in (await _keys(extent)).items():
         yield name, value
     fewest, most = min(extent.workers), max(extent.workers)
     yield "workers", most

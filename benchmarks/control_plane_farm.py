@@ -39,13 +39,16 @@ from spotlight.actors.protocol import (
     WorkerReport,
 )
 from spotlight.actors.protocol.delivery import insist, try_tell
+from spotlight.actors.protocol.dialect import own_dialect
+from spotlight.actors.protocol.door import Pool
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.actors.worker.group_leader import REPORT_EVERY
 from spotlight.errors import ActorError
 from spotlight.timings import DeliveryTimings
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of
 from spotlight.types import BundleOffer, StoreEndpoint, WorkerState
 
 _STORE = StoreEndpoint("127.0.0.1", 1, "token", "farm", "/farm")
@@ -57,13 +60,20 @@ _ASK_LIMIT_S = 120.0
 class Config(msgspec.Struct, frozen=True):
     """What a farm holds."""
 
+    name: str
+    """By which the coordinator knows its key."""
     coordinator: str
     nodes: tuple[str, ...]
     workers: int
     """Of each node."""
     pull_s: float
     """Between two reports of a worker."""
-    pool: str = "spot"
+    pool: Pool = "spot"
+
+
+def keys_of(farm: str) -> KeyPair:
+    """Those of the farm of that name."""
+    return KeyPair.derived(farm.encode())
 
 
 def offer(key: str) -> BundleOffer:
@@ -287,7 +297,9 @@ class Node(Actor):
 
 async def _serve(config: Config) -> None:
     farm = Farm(config)
-    system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(config.nodes[0]))
+    guests = Guests({key_of(config.coordinator): "coordinator"})
+    transport = ZeroMQTransport(keys=keys_of(config.name), guests=guests, dialect=own_dialect())
+    system = ActorSystem(transport, rng=random.Random(config.nodes[0]), rights=MAY_SAY)
     await system.start()
     orders: asyncio.Queue[str] = asyncio.Queue()
     loop = asyncio.get_running_loop()

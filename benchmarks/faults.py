@@ -144,7 +144,7 @@ async def _run_all(
     while len(outcomes) < len(chosen):
         folder = base / f"cluster-{len(outcomes)}"
         cluster = LiveCluster(folder, network, reserved=WORKERS, spot=[WORKERS] * (len(NODES) - 1))
-        async with cluster, connect(cluster.address) as client:
+        async with cluster, connect(cluster.join) as client:
             site = Site(cluster, client, base, folder, undisturbed)
             for case in chosen[len(outcomes) :][:CASES_PER_CLUSTER]:
                 outcome = await _run_case(site, case, len(outcomes))

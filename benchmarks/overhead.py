@@ -36,6 +36,9 @@ from spotlight.actors.protocol import (
     WorkerReport,
     WorkerUp,
 )
+from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.handed_keys import WorkerKeys
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.launcher import PARENT, LocalLauncher
 from spotlight.actors.runtime.logs import log_as_json_lines
@@ -48,7 +51,7 @@ from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
 from spotlight.types import Request, RequestId
@@ -85,6 +88,12 @@ class _Parent(Actor):
     @handles(WorkerUp)
     async def on_up(self, message: WorkerUp) -> None:
         self._up.set_result(message.refs)
+
+
+def _system(worker: str) -> ActorSystem:
+    """One that knows the worker by this key."""
+    guests = Guests({worker: "worker"})
+    return ActorSystem(ZeroMQTransport(guests=guests), rng=random.Random(0), rights=MAY_SAY)
 
 
 def _requests(job: JobSpec, count: int, round_number: int) -> tuple[Request, ...]:
@@ -127,10 +136,12 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         store = BundleStore(Path(folder) / "store", token="benchmark", durable=True)
         await store.start()
         journal = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
-        system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
-        await system.start()
+        worker = KeyPair.new()
+        node, system = [_system(worker.public) for _ in range(2)]
+        for each in (node, system):
+            await each.start()
         up: asyncio.Future[WorkerRefs] = asyncio.get_running_loop().create_future()
-        await system.spawn(lambda: _Parent(up), "node")
+        await node.spawn(lambda: _Parent(up), "node")
         submitter = _Submitter()
         submitter_ref = await system.spawn(lambda: submitter, "submitter")
         profile = StepProfile("benchmark", StepTimes())
@@ -145,12 +156,17 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
         argv = [sys.executable, "-m", "benchmarks.unscored_worker", "--name", "worker"]
-        argv += ["--node", system.address, "--host", "127.0.0.1"]
+        argv += ["--node", node.address, "--host", "127.0.0.1"]
+        keys: dict[str, Role] = {
+            key_of(node.address): "node",
+            key_of(system.address): "coordinator",
+        }
         process = await LocalLauncher().start(
             argv,
             {**os.environ, "OMP_NUM_THREADS": "1", PARENT: str(os.getpid())},
             "worker",
             Path(folder) / "worker.log",
+            WorkerKeys("1", worker, keys).encode(),
         )
         try:
             refs = await asyncio.wait_for(up, 300)
@@ -159,7 +175,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
             bundle = store.put("weights/0", pack(model.trainable_state()))
             weights = WeightsOffer(0, (bundle,))
             plan = WorkerPlan(1, JobPlan("job", membership, (weights,), (0,), spec=job.work))
-            await system.ask(refs.leader, plan, timeout_s=300)
+            await node.ask(refs.leader, plan, timeout_s=300)
             for number in range(rounds + 1):
                 requests = _requests(job, count, number)
                 speed = await asyncio.to_thread(_plain, model, requests)
@@ -175,7 +191,8 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         finally:
             process.kill()
             await process.wait()
-            await system.aclose()
+            for each in (node, system):
+                await each.aclose()
             await store.aclose()
             journal.close()
     ratios = [actors / loop for actors, loop in zip(through_actors, plain, strict=True)]

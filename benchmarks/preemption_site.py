@@ -34,6 +34,7 @@ from spotlight.actors.protocol import (
     WorkerReport,
 )
 from spotlight.actors.protocol.artifacts import picture_key
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
@@ -42,7 +43,7 @@ from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
@@ -93,6 +94,11 @@ class _TracedLauncher(LocalLauncher):
         return self.processes[name]
 
 
+def keys_for(worker: str) -> KeyPair:
+    """The pair of a worker."""
+    return KeyPair.new()
+
+
 class _Coordinator(Actor):
     """The coordinator as far as nodes and requests go."""
 
@@ -105,6 +111,8 @@ class _Coordinator(Actor):
     @handles(NodeReport)
     async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
         name, site = message.node, self._site
+        for worker in message.workers:
+            self.system.guests.admit(key_of(worker.leader.address), "worker")
         before = self._workers.get(name, {})
         after = {} if message.left else {worker.epoch: worker for worker in message.workers}
         self._workers[name] = after
@@ -169,7 +177,7 @@ class Site:
         self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
         await self.store.start()
         self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
-        self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+        self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0), rights=MAY_SAY)
         await self.system.start()
         dispatcher = Dispatcher(
             table=self.table,
@@ -200,8 +208,9 @@ class Site:
     async def _add_node(self, name: str) -> None:
         store = BundleStore(self._folder / name, token=name)
         await store.start()
-        system = ActorSystem(ZeroMQTransport(), rng=random.Random(name))
+        system = ActorSystem(ZeroMQTransport(), rng=random.Random(name), rights=MAY_SAY)
         await system.start()
+        self.system.guests.admit(key_of(system.address), "node")
         settings = NodeSettings(
             name=name,
             pool="spot",
@@ -217,7 +226,7 @@ class Site:
 
     def make_node(self, settings: NodeSettings, store: BundleStore) -> NodeScheduler:
         """The scheduler of a node."""
-        return NodeScheduler(settings, store, self.launcher)
+        return NodeScheduler(settings, store, self.launcher, keys_for)
 
     async def close(self) -> None:
         """End all processes."""

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import structlog
 
-from benchmarks.preemption_site import LIMIT_S, Site, make_requests
+from benchmarks.preemption_site import LIMIT_S, Site, keys_for, make_requests
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import Demand, DemandClass
 from spotlight.timings import Timings
@@ -144,7 +144,7 @@ class GroupSite(Site):
         # A node gives up workers that end often within this time: so it never does.
         short_s = 5 * times.node.restart_pause_s
         times = replace(times, node=replace(times.node, restart_window_s=short_s))
-        return NodeScheduler(settings, store, self.launcher, timings=times)
+        return NodeScheduler(settings, store, self.launcher, keys_for, timings=times)
 
     def joined(self, name: str) -> None:
         """See `Site.joined`."""

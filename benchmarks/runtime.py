@@ -36,6 +36,7 @@ from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import MailboxFull
+from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import ZeroMQTransport
 
 IN_FLIGHT = 64
@@ -110,12 +111,19 @@ class Greeter(Actor):
         self.ready.set_result(message)
 
 
+def _system() -> ActorSystem:
+    """One that lets everybody in."""
+    return ActorSystem(
+        ZeroMQTransport(guests=Everybody()), rng=random.Random(0), rights=ANYBODY_SAYS_ANYTHING
+    )
+
+
 # --- the echo process -----------------------------------------------------------------
 
 
 async def serve(address: str) -> None:
     """Echo on both: an actor, and a plain `zmq.asyncio` ROUTER. Ends by being killed."""
-    system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    system = _system()
     await system.start()
     ref = await system.spawn(Echo, "echo", mailbox=65536)
     router = zmq.asyncio.Context.instance().socket(zmq.ROUTER)
@@ -213,7 +221,7 @@ async def _measure(
 ) -> dict[str, Figure]:
     pings, asks, tells = (200, 4000, 8000) if quick else (1000, 20000, 40000)
     body = b"x" * BODY_BYTES
-    system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    system = _system()
     await system.start()
     greeter = Greeter()
     await system.spawn(lambda: greeter, "greeter")

@@ -8,7 +8,6 @@ itself never travels.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ VERSION = "sl1"
 SECRET_BYTES = 16
 _FORM = re.compile(
     rf"{VERSION}\.(?P<place>.+)\.(?P<key>{KEY_PATTERN})\.(?P<id>[a-z0-9]{{6}})"
-    r"\.(?P<secret>[A-Za-z0-9_-]{22})"
+    r"\.(?P<secret>[A-Za-z0-9_-]{21}[AQgw])"
 )
 
 
@@ -45,12 +44,9 @@ class JoinToken:
                 f"{option}: this is no join token: it looks like {VERSION}.HOST:PORT.KEY.ID.SECRET;"
                 " copy the whole line that `spotlight token new` prints"
             )
-        control_address(option, found["place"])
-        try:
-            secret = base64.urlsafe_b64decode(f"{found['secret']}==")
-        except binascii.Error as error:
-            raise UserError(f"{option}: the last part of this join token is mistyped") from error
-        return cls(found["place"], found["key"], found["id"], secret)
+        place = control_address(option, found["place"]).removeprefix("tcp://")
+        secret = base64.urlsafe_b64decode(f"{found['secret']}==")
+        return cls(place, found["key"], found["id"], secret)
 
     @property
     def coordinator(self) -> str:

@@ -60,3 +60,16 @@ def test_what_is_no_token_is_refused_by_the_option_and_without_its_secret(text: 
         JoinToken.parse("--join", text)
     assert str(TOKEN).rpartition(".")[2] not in str(refusal.value)
     assert str(refusal.value).isprintable()
+
+
+def test_a_place_with_its_protocol_is_the_same_place() -> None:
+    text = str(TOKEN).replace("sl1.", "sl1.tcp://")
+    assert JoinToken.parse("--join", text) == TOKEN
+
+
+def test_a_secret_has_one_text() -> None:
+    others = [f"{str(TOKEN)[:-1]}{last}" for last in "BCDEFGHIJKLMNOP"]
+    assert str(TOKEN).endswith("w")
+    for text in others:
+        with pytest.raises(UserError, match="no join token"):
+            JoinToken.parse("--join", text)

@@ -206,7 +206,7 @@ async def _run_job(
 ) -> _Running:
     cluster = LiveCluster(folder, network, reserved=1, spot=spot)
     running = _Running(folder / "run", cluster=cluster)
-    async with cluster, connect(cluster.address) as client:
+    async with cluster, connect(cluster.join) as client:
         await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
         await client.submit(job, str(running.folder), resume=False)
         disturbing = asyncio.create_task(_disturb(running, client, faults))

@@ -6,20 +6,25 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import psutil
 
 from benchmarks.live.network import Attachment, LiveNetwork
+from spotlight.actors.protocol.door import Pool
 from spotlight.errors import UserError
+from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.running.handed_keys import CoordinatorKeys, KnownNode, NodeKeys
 from spotlight.store.memory_folder import remove_leftovers
+from spotlight.transport.control.keys import KeyPair, place_of
 
 COORDINATOR = "coordinator"
 _START_LIMIT_S = 60.0
@@ -33,7 +38,8 @@ class LiveProcess:
     """A daemon, and the process that it is now."""
 
     name: str
-    pool: str = ""
+    pool: Pool | None = None
+    """None for the coordinator."""
     workers: int = 1
     handle: asyncio.subprocess.Process | None = None
     place: Attachment | None = None
@@ -76,12 +82,20 @@ class LiveCluster:
         self, folder: Path, network: LiveNetwork, *, reserved: int, spot: Sequence[int]
     ) -> None:
         self.network = network
-        self.address = ""
-        """Control address of the coordinator."""
+        own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
+        self.join = JoinToken("", own.public, "inside", secret)
+        """By which this process is the coordinator's operator; without its place at first."""
         self.coordinator = LiveProcess(COORDINATOR)
         self.nodes = {"reserved": LiveProcess("reserved", "reserved", reserved)}
         for number, workers in enumerate(spot, start=1):
             self.nodes[f"spot-{number}"] = LiveProcess(f"spot-{number}", "spot", workers)
+        self._pairs = {name: KeyPair.new() for name in self.nodes}
+        known = tuple(
+            KnownNode(node.name, node.pool, self._pairs[node.name].public)
+            for node in self.nodes.values()
+            if node.pool is not None
+        )
+        self._coordinator_keys = CoordinatorKeys(own, KeyPair.derived(secret).public, known)
         self.problems: list[str] = []
         """What should not have happened to a process."""
         self._stopped: Counter[int] = Counter()
@@ -203,34 +217,36 @@ class LiveCluster:
 
     async def _start_coordinator(self) -> None:
         file = self._folder / "address"
-        listen = self.address.removeprefix("tcp://") or f"{self.network.host}:0"
-        await self._start(
+        listen = self.join.place or f"{self.network.host}:0"
+        handle = await self._start(
             self.coordinator,
             ["--listen", listen, "--runs", str(self._folder), "--address-file", str(file)],
         )
-        if not self.address:
+        _hand(handle, self._coordinator_keys.encode())
+        if not self.join.place:
             async with asyncio.timeout(_START_LIMIT_S):
                 while not file.exists():
                     if not self.coordinator.is_up:
                         raise UserError(f"no coordinator; see {self._folder / 'coordinator.log'}")
                     await asyncio.sleep(_OPERATOR_S)
-            self.address = file.read_text()
+            place = place_of(file.read_text()).removeprefix("tcp://")
+            self.join = replace(self.join, place=place)
 
     async def _start_node(self, node: LiveProcess) -> None:
         host = self.network.new_host()
-        arguments = ["--coordinator", self.address, "--name", node.name, "--pool", node.pool]
+        assert node.pool is not None
+        arguments = ["--name", node.name, "--pool", node.pool]
         arguments += ["--host", host, "--logs", str(self._folder)]
         arguments += ["--workers", str(node.workers)]
         handle = await self._start(node, arguments)
-        assert handle.stdin is not None
         try:
             node.place = await self.network.attach(host, handle.pid)
         except OSError:
             if not node.killed:
                 raise
             return  # as it started
-        handle.stdin.write(b"go\n")
-        handle.stdin.close()
+        keys = NodeKeys(self._pairs[node.name], self.join.coordinator)
+        _hand(handle, b"go\n" + keys.encode())
 
     async def _start(
         self, process: LiveProcess, arguments: list[str]
@@ -289,6 +305,13 @@ class LiveCluster:
             *(f"port {host}:{port} is left" for host, port in self._ports & _listening()),
             *(f"shared memory {path} is left" for path in memory),
         ]
+
+
+def _hand(process: asyncio.subprocess.Process, data: bytes) -> None:
+    """Over its standard input."""
+    assert process.stdin is not None
+    process.stdin.write(data)
+    process.stdin.close()
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -19,8 +19,12 @@ import psutil
 
 from benchmarks.users.case import ROOT, Check, Ended, case, require
 from benchmarks.users.waiting import LIMIT_S, until
+from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.transport.control.keys import KeyPair
 
 _COMMAND = (sys.executable, "-m", "spotlight")
+_NOWHERE = JoinToken("127.0.0.1:9", KeyPair.new().public, "abc123", bytes(SECRET_BYTES))
+"""Where no coordinator is."""
 _QUIET = {"SPOTLIGHT_METADATA_URL": "http://127.0.0.1:9"}
 """No cloud is asked for its notices."""
 _JOB = """
@@ -104,7 +108,7 @@ def _short_commands_end_quietly(folder: Path) -> None:
 @case("`status` with each stream closed, without a coordinator", quick=True)
 def _refusals_need_no_streams(folder: Path) -> None:
     for redirection in ("<&-", ">&-", "2>&-"):
-        _shell(folder, f"spotlight status -c 127.0.0.1:9 {redirection}").says(2)
+        _shell(folder, f"spotlight status --join {_NOWHERE} {redirection}").says(2)
 
 
 @case("output onto a full disk")
@@ -172,19 +176,19 @@ def _noticed_run(folder: Path, number: signal.Signals) -> None:
 
 def _noticed_node(folder: Path, number: signal.Signals, redirection: str) -> None:
     daemons = {name: str(ROOT / "bin" / f"spotlight-{name}") for name in ("coordinator", "node")}
-    address = folder / "address"
+    token = folder / "runs" / "operator.token"
     with _started(
         folder,
         [
             *(sys.executable, daemons["coordinator"], "--listen", "127.0.0.1:0"),
-            *("--address-file", str(address), "--runs", str(folder / "runs")),
+            *("--runs", str(folder / "runs")),
         ],
         redirection,
     ) as coordinator:
-        until(address.exists, "the coordinator")
-        words = [sys.executable, daemons["node"], "--coordinator", address.read_text()]
+        until(token.exists, "the coordinator")
+        words = [sys.executable, daemons["node"], "--join", f"@{token}", "--pool", "spot"]
         with _started(folder, [*words, "--name", "noticed"], redirection) as node:
-            status = f"spotlight status --json -c {address.read_text()}"
+            status = f"spotlight status --json --join @{token}"
             until(lambda: "noticed/0" in _shell(folder, status).text, "the node's worker")
             coordinator.signal_all(signal.SIGUSR1)
             node.signal_all(number)

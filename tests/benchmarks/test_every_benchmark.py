@@ -18,6 +18,7 @@ LIMIT_S = 900
 NO_BENCHMARKS = {
     "control_plane_coordinator",
     "control_plane_farm",
+    "control_plane_keys",
     "tensors_peers",
     "traced_worker",
     "unscored_worker",

@@ -19,7 +19,7 @@ from tests.integration.conftest import Workplace, events, metrics, wait_until
 
 def _token(place: str = "127.0.0.1:1") -> str:
     """One of a coordinator that is not there."""
-    return str(JoinToken(place, KeyPair.new().public, "nobody", bytes(SECRET_BYTES)))
+    return str(JoinToken(place, KeyPair.derived(b"nobody").public, "nobody", bytes(SECRET_BYTES)))
 
 
 def _coordinator(workplace: Workplace, listen: str = "127.0.0.1:0", *options: str) -> str:

@@ -33,6 +33,7 @@ from spotlight.errors import RunFolderError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
 from spotlight.store.secret_files import read_secret_file, write_secret_file
+from spotlight.text import plain
 from spotlight.timings import DoorTimings
 from spotlight.transport.control import ControlTransport, Dialect
 from spotlight.transport.control.keys import KeyPair, key_of, place_of
@@ -307,8 +308,8 @@ def _build(others: Mapping[str, Dialect], key: str) -> str:
 
 def _damaged(path: Path | None, problem: str) -> RunFolderError:
     return RunFolderError(
-        f"{path} is damaged ({problem}); put it back from a copy, or move it away: then everybody"
-        " needs a new token"
+        f"{path} is damaged ({plain(problem)}); put it back from a copy, or move it away: then"
+        " everybody needs a new token"
     )
 
 

@@ -255,8 +255,8 @@ class Router:
             self.open.arrived(descriptor)
             self._guard.arrived(descriptor)
             return 1
-        self._silent_peers.gone(descriptor)
         self._guard.gone(descriptor)
+        self._silent_peers.gone(descriptor)
         ended = self._descriptors.pop(descriptor, None)
         if self.open.gone(descriptor):
             self._owner.report_rejected(

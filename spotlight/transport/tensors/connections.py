@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from spotlight.errors import TransferFailed, TransferRefused, WrongCertificate
+from spotlight.permissions import is_link_local
 from spotlight.timings import TransferTimings
 from spotlight.transport.tensors.certificates import secured, shake_hands
 from spotlight.types import StoreEndpoint
@@ -108,6 +109,7 @@ class _Line:
             with contextlib.ExitStack() as stack:
                 connecting = stack.enter_context(socket.socket(family, kind, protocol))
                 self._adopt(connecting)
+                self._require_no_metadata_service(str(address[0]))
                 try:
                     connecting.settimeout(limit_s)
                     connecting.connect(address)
@@ -122,6 +124,16 @@ class _Line:
                     stack.pop_all()
                     return connecting
         raise problem
+
+    def _require_no_metadata_service(self, address: str) -> None:
+        # Whoever offers weights names their store. Clouds have services at such addresses that
+        # trust this machine; none of them has a certificate of ours.
+        if not self._store.fingerprint and is_link_local(address):
+            raise TransferFailed(
+                f"{address} is a link-local address, where clouds have services that trust this"
+                " machine: nothing is fetched there without TLS; have the store advertise another"
+                " address, or leave out --data-plain"
+            )
 
     def _adopt(self, connecting: socket.socket) -> None:
         with self._lock:

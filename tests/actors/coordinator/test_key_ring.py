@@ -120,6 +120,7 @@ async def test_a_file_that_others_could_read_is_refused(site: Site) -> None:
         '{"name": "a", "key": "k", "pool": "spot", "token": "", "last_seen": 1e9},'
         '{"name": "b", "key": "k", "pool": "spot", "token": "", "last_seen": 1e9}]}}',
         "\0" * 40,
+        '{"version": 1, "book": {}, "\\n\\u001b[2J": 1}',
     ],
 )
 def test_a_damaged_file_is_refused_by_one_line(site: Site, text: str) -> None:
@@ -129,6 +130,7 @@ def test_a_damaged_file_is_refused_by_one_line(site: Site, text: str) -> None:
     with pytest.raises(RunFolderError) as refused:
         site.open()
     said = str(refused.value)
+    assert said.isprintable()
     assert str(file) in said
     assert "damaged" in said
     assert "everybody needs a new token" in said

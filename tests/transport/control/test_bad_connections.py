@@ -148,6 +148,22 @@ async def test_a_large_frame_before_a_key_is_proved_ends_the_connection(
     assert psutil.Process().memory_info().rss - before < 64 * MEBIBYTE
 
 
+@pytest.mark.parametrize("says_hello", [False, True])
+async def test_a_message_of_very_many_parts_is_ended_before_its_last_part(
+    service: Service, raw: Raw, says_hello: bool
+) -> None:
+    guest = raw()
+    if says_hello:
+        await guest.greet(service.transport.address)
+    else:
+        await guest.come_in(service.transport.address)
+    guest.socket.send_multipart([bytes(MEBIBYTE)] * 512)
+    await eventually(lambda: service.rejected == {"oversized": 1})
+    await eventually(lambda: len(service.transport.router.open) == 1)
+    await service.goes_on()
+    assert service.rejected == {"oversized": 1}
+
+
 @pytest.mark.parametrize(
     "address", ["tcp://a\n:1", "tcp://\x1b[2J:1", "", "tcp://a b:1", "tcp://ä:1", "x" * 201]
 )
@@ -181,7 +197,7 @@ async def test_one_key_cannot_take_the_places_of_all_others(service: Service, ra
     for number in range(2, 66):
         await raw().greet(service.transport.address, address=raw_address(number))
     refusal = msgpack.unpackb(await first.receive())
-    assert refusal == {"type": "Refusal", "reason": "over 64 connections of one key"}
+    assert refusal["reason"] == "over 64 connections of one key"
     assert service.rejected == {"no_room": 1}
 
 

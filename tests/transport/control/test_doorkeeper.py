@@ -163,13 +163,7 @@ async def test_who_came_in_and_was_dismissed_before_it_greeted_is_refused(
 ) -> None:
     house.host.guests.admit(RAW_KEYS.public, "guest")
     peer = raw()
-    monitor = peer.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    try:
-        peer.connect(house.host.address)
-        await eventually(lambda: monitor.poll(0) != 0)
-    finally:
-        peer.socket.disable_monitor()
-        monitor.close(0)
+    await peer.come_in(house.host.address)
     house.host.dismiss(RAW_KEYS.public, "revoked")
     peer.say_hello()
     refusal = msgpack.unpackb(await peer.receive())

@@ -58,6 +58,14 @@ def test_what_is_no_key_is_refused(text: str) -> None:
         key_bytes(text)
 
 
+def test_a_key_has_one_text_so_that_whoever_compares_texts_compares_keys() -> None:
+    text = key_text(bytes(32))
+    assert text == "A" * 43
+    for last in "BCD":  # these differ in two bits that belong to no byte
+        with pytest.raises(ValueError, match="is not a key"):
+            key_bytes(text[:-1] + last)
+
+
 @pytest.mark.parametrize(
     ("address", "key", "place"),
     [

@@ -201,7 +201,7 @@ async def test_an_address_that_cannot_be_bound_is_named(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["memory://x", "tcp://", "nonsense", f"tcp://host:port/{KeyPair.new().public}"]
+    "address", ["memory://x", "tcp://", "nonsense", f"tcp://host:port/{RAW_KEYS.public}"]
 )
 async def test_an_address_that_makes_no_sense_is_unreachable(start: Start, address: str) -> None:
     transport, recorder = await start(

@@ -112,6 +112,16 @@ class RawPeer:
         self.socket.setsockopt(zmq.CURVE_SERVERKEY, key_bytes(key_of(where)))
         self.socket.connect(place_of(where))
 
+    async def come_in(self, where: str) -> None:
+        """The same, and return once the key is proved on both sides."""
+        monitor = self.socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        try:
+            self.connect(where)
+            await eventually(lambda: monitor.poll(0) != 0)
+        finally:
+            self.socket.disable_monitor()
+            monitor.close(0)
+
     async def receive(self) -> bytes:
         """The next message, whole."""
         await eventually(lambda: self.socket.poll(0) != 0)

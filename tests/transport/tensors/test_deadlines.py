@@ -61,6 +61,13 @@ async def test_an_address_that_leads_nowhere_is_a_failed_transfer(host):
         await fetch(BundleOffer("a", 1, 0, endpoint), TransferTimings(connect_limit_s=0.05))
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "[::ffff:169.254.169.254]", "fd00:ec2::254"])
+async def test_nothing_is_fetched_from_where_clouds_trust_the_machine(host):
+    endpoint = StoreEndpoint(host.strip("[]"), 80, TOKEN, "else", "/none")
+    with pytest.raises(TransferFailed, match="link-local address"):
+        await fetch(BundleOffer("latest/meta-data", 1, 0, endpoint))
+
+
 @pytest.mark.parametrize("timings", [TransferTimings(header_limit_s=0.05, idle_limit_s=0.05)])
 @pytest.mark.parametrize("said", [b"", head()[:7], put(1000) + b"x"])
 async def test_a_silent_client_is_dropped(store, said):
