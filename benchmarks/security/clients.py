@@ -19,11 +19,17 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from spotlight.actors.protocol import CancelRefused, JobRefused, NodeRefused, SessionRefused
+from spotlight.actors.protocol import (
+    CancelRefused,
+    JobRefused,
+    NodePlan,
+    NodeRefused,
+    SessionRefused,
+)
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Enroll, NotEnrolled, Role
 from spotlight.actors.protocol.roles import MAY_SAY
-from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.errors import ActorError, NotAdmitted, PeerUnreachable
 from spotlight.transport.control import (
     NOT_ADMITTED,
@@ -51,7 +57,11 @@ _REFUSALS = (CancelRefused, JobRefused, NodeRefused, SessionRefused, NotEnrolled
 
 
 class Sayer(Actor):
-    """In whose name messages are sent that must come from an actor."""
+    """In whose name messages are sent that must come from an actor. It follows no plan."""
+
+    @handles(NodePlan)
+    async def on_plan(self, message: NodePlan) -> None:
+        """Nothing."""
 
 
 class Person:

@@ -19,8 +19,6 @@ from benchmarks.security.site import Site
 from benchmarks.security.sniffer import Sniffer
 from spotlight.run_events import WorkerStateBegan, decode_event
 
-_ENDS_S = 120.0
-
 
 class Trial:
     """A site, its honest user, and the figures that were measured there."""
@@ -33,6 +31,8 @@ class Trial:
         self._calm: Path | None = None
         """The run folder of the job that nobody attacked."""
         self._user: asyncio.Task[None] | None = None
+        self._is_last = asyncio.Event()
+        """The honest user's next job is not started."""
         self._ran = 0
         self._problems: list[str] = []
 
@@ -56,10 +56,10 @@ class Trial:
         """What was not as if nobody had attacked."""
         if stage == "beside" and self._user is not None:
             self.figures["revoke_ms"] = round(await revoke_ms(self.site), 2)
-            self._user.cancel()
-            await asyncio.wait((self._user,))
-            await self.site.cancel(self.site.operator)
-            if not self._user.cancelled() and (error := self._user.exception()) is not None:
+            self._is_last.set()
+            try:
+                await self._user  # the job that runs must come to the same, too
+            except Exception as error:  # whatever became of it, it is the attacks' doing
                 self._problems.append(f"the honest user's jobs: {error!r}")
             self._user = None
             self.figures["honest_jobs"] = self._ran
@@ -108,7 +108,7 @@ class Trial:
         """One job after another, each of which must come to the same."""
         assert self._calm is not None
         iterations = self.site.honest_job().iterations
-        while True:
+        while not self._is_last.is_set():
             folder = await self._run()
             self._problems += differences(self._calm, folder, iterations)
             self._ran += 1

@@ -6,8 +6,8 @@ keys may mean something else from then on. A clock that jumps back undoes nothin
 decided: who was revoked stays so whatever the time.
 
 Invariants: a key is one's alone; a name is one node's alone, and for ever that of a revoked one; no
-node comes by the id of a token, for both are shown out by name;
-each key that is let in as that of a node has used up one use of its token.
+node has the id of a token as its name, for both are shown out by name; each key that is let in as
+that of a node has used up one use of its token.
 """
 
 from __future__ import annotations
