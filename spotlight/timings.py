@@ -368,7 +368,7 @@ class DoorTimings(_Ordered):
 
     node_key_s: float = 86_400.0
     """A node that was away for so long has to enroll again."""
-    name_held_s: float = 60.0
+    name_held_s: float = 360.0
     """A node that has just enrolled, or that an earlier coordinator knew, has so long to come
     before its name may be another's."""
     check_s: float = 5.0
@@ -404,6 +404,9 @@ class Timings(_Ordered):
     door: DoorTimings = DoorTimings()
 
     ORDER: ClassVar[dict[str, str]] = {
+        "door.name_held_s > runtime.template_limit_s": (
+            "A node reports once it could have started its workers."
+        ),
         "dispatch.lease_s > 3 * worker.pull_s": "Two renewals in a row may be lost or late.",
         "dispatch.lease_s > node.silent_s + node.ask_alone_s + dispatch.tick_s": (
             "The node ends a worker that hangs before its leases go to others."

@@ -6,18 +6,17 @@ one line on standard error and a non-zero exit code.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.cli.door import nodes, revoke, token
 from spotlight.cli.lines import one_line
 from spotlight.cli.options import (
     JoinOption,
@@ -26,16 +25,14 @@ from spotlight.cli.options import (
     StoreOption,
     VersionOption,
 )
+from spotlight.cli.reaching import reaching
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.study import study
-from spotlight.errors import ActorError, UserError
+from spotlight.errors import UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
 from spotlight.process_start import outlive_notices, standard_streams
 from spotlight.types import ExportedWeights, ExportFormat
-
-if TYPE_CHECKING:
-    from spotlight.join_token import JoinToken
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
@@ -43,14 +40,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(study, name="study")
+app.add_typer(token, name="token")
+app.command()(revoke)
+app.command()(nodes)
 
 
 @app.callback()
 def options(version: VersionOption = False) -> None:
     """Options that need no command."""
-
-
-Answer = TypeVar("Answer")
 
 
 def main() -> None:
@@ -207,7 +204,7 @@ def submit(
     spec = load_job(job, changes or ()) if job is not None else read_config(resume or Path())
     folder = resume or run_folder
     place = str(folder.resolve()) if folder else ""
-    accepted = _reaching(
+    accepted = reaching(
         join, lambda token: submit_job(token, spec, place, resume=resume is not None)
     )
     typer.echo(f"submitted `{spec.name}`; its files are in {accepted.run_folder}")
@@ -225,7 +222,7 @@ def status(
     from spotlight.cli.live import render
     from spotlight.running.client import get_status
 
-    answer = _reaching(join, get_status)
+    answer = reaching(join, get_status)
     if as_json:
         typer.echo(msgspec.json.encode(answer).decode())
     else:
@@ -237,7 +234,7 @@ def cancel(join: JoinOption = "") -> None:
     """End the coordinator's job; it can be resumed from its run folder."""
     from spotlight.running.client import cancel_job
 
-    before = _reaching(join, cancel_job)
+    before = reaching(join, cancel_job)
     if not before.job or before.outcome:
         raise UserError("no job is running")
     typer.echo(f"cancelled `{before.job}`; resume it with --resume {before.run_folder}")
@@ -260,7 +257,7 @@ def preempt(
     """Give a node notice, as its cloud would: it gives its work back and leaves the job."""
     from spotlight.running.client import preempt_node
 
-    _reaching(join, lambda token: preempt_node(token, node, notice, cancel=cancel))
+    reaching(join, lambda token: preempt_node(token, node, notice, cancel=cancel))
     typer.echo(f"{node}: " + ("notice withdrawn" if cancel else f"notice of {notice:g} s given"))
 
 
@@ -350,15 +347,3 @@ def _check_choice(
         problem = path_problem(os.path.abspath(folder)) if folder is not None else None
         if problem is not None:
             raise UserError(f"{option}: {problem}")
-
-
-def _reaching(join: str, call: Callable[[JoinToken], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Run one call to the coordinator of a join token; that it does not do what it is asked to is
-    an error that the user can fix."""
-    from spotlight.running.joining import resolve, unreached
-
-    token = resolve("--join", join)
-    try:
-        return asyncio.run(call(token))
-    except ActorError as error:
-        raise unreached(token, error) from error

@@ -45,11 +45,9 @@ class CoordinatorIdentity:
         still leads here. Raises `RunFolderError`, and `UserError` if others could have read it."""
         if self.handed is not None:
             return
-        file, was = self.runs / OPERATOR_TOKEN, ""
-        join = None
-        if os.path.lexists(file):
-            was = read_secret_file(file)
-            join = _moved(was, address)
+        file = self.runs / OPERATOR_TOKEN
+        was = _text_of(file)
+        join = _moved(was, address)
         if join is None or not keys.knows(join):
             join = keys.new_token("operator")
             await keys.saved()
@@ -69,6 +67,11 @@ def coordinator_identity(runs: Path, handed: CoordinatorKeys | None) -> Coordina
         return CoordinatorIdentity(handed.pair, runs, handed)
     pair, _ = key_pair_of("--runs", runs / _KEY_FILE)
     return CoordinatorIdentity(pair, runs, None)
+
+
+def _text_of(file: Path) -> str:
+    """Empty if it is not there."""
+    return read_secret_file(file) if os.path.lexists(file) else ""
 
 
 def _moved(text: str, address: str) -> JoinToken | None:

@@ -22,6 +22,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.door import (
     AccessRevoked,
+    Enroll,
     GetGuests,
     GuestList,
     NameUnknown,
@@ -32,7 +33,7 @@ from spotlight.actors.protocol.door import (
 )
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.errors import RequestRefused
+from spotlight.errors import NotAllowed, RequestRefused
 from spotlight.jobs import JobSpec
 from spotlight.join_token import JoinToken
 from spotlight.running.joining import transport_of
@@ -114,6 +115,17 @@ class CoordinatorClient:
         assert isinstance(answer, GuestList)
         return answer
 
+    async def end_of(self, join: JoinToken) -> str:
+        """How the token has ended by which this client came; empty if it allows something."""
+        try:  # nothing can be enrolled by it with its own key
+            answer = await self._system.ask(
+                self._door, Enroll("anybody", join.keys.public), timeout_s=_LIMIT_S
+            )
+        except NotAllowed:
+            return ""
+        assert isinstance(answer, NotEnrolled)
+        return answer.reason if answer.token_ended else ""
+
     async def _ask_door(self, message: Message) -> Message:
         answer = await self._system.ask(self._door, message, timeout_s=_LIMIT_S)
         if isinstance(answer, NotEnrolled):
@@ -159,3 +171,29 @@ async def preempt_node(join: JoinToken, node: str, notice_s: float, *, cancel: b
     """One notice."""
     async with connect(join) as client:
         await client.preempt(node, notice_s, cancel=cancel)
+
+
+async def end_of_token(join: JoinToken) -> str:
+    """How a token has ended, in a line that says what to do; empty if it has not."""
+    async with connect(join) as client:
+        return await client.end_of(join)
+
+
+async def make_token(
+    join: JoinToken, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float
+) -> str:
+    """One join token."""
+    async with connect(join) as client:
+        return await client.new_token(role, pool, uses, ttl_s)
+
+
+async def revoke_access(join: JoinToken, name: str) -> AccessRevoked:
+    """One revocation."""
+    async with connect(join) as client:
+        return await client.revoke(name)
+
+
+async def get_guests(join: JoinToken) -> GuestList:
+    """One look at the door."""
+    async with connect(join) as client:
+        return await client.guests()

@@ -55,18 +55,9 @@ def control_address(option: str, text: str) -> str:
     return tcp_address(host, port)
 
 
-def known_address(option: str, text: str) -> str:
-    """The same, of a host that this machine can find. A name is looked up, which takes as long as
-    the system's resolver allows.
-    """
-    address = control_address(option, text)
-    require_known(option, host_of(address))
-    return address
-
-
 def require_known(option: str, host: str) -> None:
     """Raise `UserError` that names the option if there is no such host: nobody would ever reach it,
-    and try for ever."""
+    and try for ever. A name is looked up, which takes as long as the system's resolver allows."""
     try:
         socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

@@ -19,8 +19,16 @@ from spotlight.cli import daemons
 from spotlight.cli.app import main
 from spotlight.errors import AskTimeout
 from spotlight.jobs import job_to_yaml
+from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.running import local_run
+from spotlight.transport.control.keys import KeyPair
 from tests.studies.small_run import small_job, write_run
+
+
+def token(place: str) -> str:
+    """One of a coordinator that is not there."""
+    return str(JoinToken(place, KeyPair.new().public, "nobody", bytes(SECRET_BYTES)))
+
 
 EXTRAS = {"torch", "diffusers", "safetensors", "numpy", "PIL", "psutil", "onnxruntime"}
 
@@ -92,20 +100,25 @@ def test_a_folder_of_which_no_run_folder_can_be_made_is_named(
 @pytest.mark.parametrize(
     "command", [("submit", "job.yaml"), ("status",), ("cancel",), ("preempt", "node")]
 )
-def test_every_command_refuses_what_is_no_address(refusal: Any, command: tuple[str, ...]) -> None:
-    assert "--coordinator 'nowhere': names no port" in refusal(*command, "-c", "nowhere")
+def test_every_command_refuses_what_is_no_join_token(
+    refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.yaml").write_text(job_to_yaml(small_job()))
+    assert "--join: this is no join token" in refusal(*command, "--join", "10.0.0.1:7070")
+    assert "--join: there is no join token; give one as --join TOKEN" in refusal(*command)
 
 
 def test_a_host_that_nobody_knows_is_not_dialled(refusal: Any) -> None:
-    line = refusal("status", "-c", "no.invalid:7070")
-    assert "--coordinator: the host `no.invalid` cannot be found" in line
+    line = refusal("status", "--join", token("no.invalid:7070"))
+    assert "--join: the host `no.invalid` cannot be found" in line
 
 
 @pytest.mark.parametrize(
     ("option", "value", "problem"),
     [
-        ("--coordinator", "10.0.0.1", "--coordinator '10.0.0.1': names no port"),
-        ("--coordinator", "no.invalid:7070", "--coordinator: the host `no.invalid` cannot be"),
+        ("--join", "10.0.0.1:7070", "--join: this is no join token"),
+        ("--pool", "spots", "--pool: must be `reserved` or `spot`, not `spots`"),
         ("--advertise", "no.invalid", "--advertise: the host `no.invalid` cannot be"),
         ("--data-listen", "127.0.0.1:x", "--data-listen '127.0.0.1:x': the port"),
         ("--host", "a b", "--host 'a b': names no host"),
@@ -150,11 +163,20 @@ def test_a_daemon_says_which_option_cannot_be(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SPOTLIGHT_JOIN", token("127.0.0.1:1"))
     assert f"{option} {value}: " in refusal(option, value, entry=entry)
 
 
-def test_an_address_without_its_protocol_is_dialled(refusal: Any) -> None:
-    assert "--coordinator tcp://127.0.0.1:1: no answer" in refusal("status", "-c", "127.0.0.1:1")
+def test_a_coordinator_that_is_not_there_is_named(refusal: Any) -> None:
+    assert "no answer from 127.0.0.1:1" in refusal("status", "--join", token("127.0.0.1:1"))
+
+
+def test_a_spot_node_keeps_its_key_in_no_file(refusal: Any, tmp_path: Path) -> None:
+    words = ("--join", token("127.0.0.1:1"), "--pool", "spot", "--key-file", tmp_path / "key")
+    assert "--key-file: the key of a spot node is in its memory alone" in refusal(
+        *words, entry=daemons.node
+    )
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture
@@ -176,7 +198,7 @@ def test_a_study_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("plain_wheel")
 def test_a_node_says_what_to_install(refusal: Any) -> None:
-    line = refusal("--coordinator", "10.0.0.1:7070", entry=daemons.node)
+    line = refusal("--join", token("127.0.0.1:1"), entry=daemons.node)
     assert 'pip install ".[worker]"' in line
 
 
@@ -197,7 +219,7 @@ def test_a_coordinator_that_does_not_answer_a_submission_is_one_line(
     refusal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Silent:
-        address = "tcp://nowhere"
+        join = None
 
         async def submit(self, *arguments: Any, **options: Any) -> None:
             raise AskTimeout("it did not answer within 60 s")

@@ -110,10 +110,9 @@ class Workplace:
         process = subprocess.Popen(
             [str(word) for word in argv],
             cwd=self.folder,
-            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            **options,
+            **{"stdout": subprocess.PIPE, **options},
         )
         self.started.append(process)
         return process

@@ -45,11 +45,11 @@ def _status(workplace: Workplace) -> dict[str, object]:
 
 
 def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
-    """They listen on all interfaces, and others reach them by the address that they advertise. Some
-    of them encrypt what they serve."""
+    """They listen on all interfaces, and others reach them by the address that they advertise. What
+    they serve is encrypted, where it could be read on the way."""
     advertise = ("--advertise", "127.0.0.1")
     data_port = unused_port()
-    data = ("--data-listen", f"0.0.0.0:{data_port}", "--data-tls")
+    data = ("--data-listen", f"0.0.0.0:{data_port}")
     address = _coordinator(workplace, "0.0.0.0:0", *advertise, *data)
     assert address.startswith("tcp://127.0.0.1:")
     submitted = workplace.spotlight("submit", workplace.job())
@@ -59,7 +59,7 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     _node(workplace, "first", "reserved")
     store = workplace.folder / "store"
     store.mkdir()
-    options = ("--host", "0.0.0.0", *advertise, "--store", str(store), "--data-tls")
+    options = ("--host", "0.0.0.0", *advertise, "--store", str(store))
     _node(workplace, "second", "spot", *options)
 
     run = Path(str(_status(workplace)["run_folder"]))
@@ -122,11 +122,14 @@ def test_a_store_that_cannot_be_used_is_one_clear_line(workplace: Workplace) -> 
     assert not (workplace.folder / "runs").exists()
 
 
-def test_a_node_that_is_to_encrypt_does_not_offer_ucx(workplace: Workplace) -> None:
-    started = workplace.daemon("node", "--data-tls", "--data-ucx")
+def test_a_node_that_others_reach_offers_ucx_on_a_private_network_alone(
+    workplace: Workplace,
+) -> None:
+    started = workplace.daemon("node", "--host", "0.0.0.0", "--advertise", "10.0.0.1", "--data-ucx")
     output = started.communicate(timeout=120)[0]
     assert started.returncode == 2
-    assert "--data-tls and --data-ucx: UCX does not encrypt" in output.splitlines()[-1]
+    assert "--data-ucx: UCX does not encrypt, and other machines" in output.splitlines()[-1]
+    assert "give --data-plain" in output.splitlines()[-1]
     assert "Traceback" not in output
 
 

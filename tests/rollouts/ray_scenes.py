@@ -134,7 +134,7 @@ def killed() -> None:
         pools = PoolsSpec(reserved=PoolSpec(workers=1), spot=PoolSpec(nodes=0))
         with tempfile.TemporaryDirectory() as folder:
             async with local_cluster(pools, Path(folder), LocalPlaces()) as cluster:
-                connect = partial(Rollouts.connect, cluster.address, **OPTIONS)
+                connect = partial(Rollouts.connect, str(cluster.join), **OPTIONS)
                 await asyncio.to_thread(kill_in_the_middle, actor(connect))
                 async with asyncio.timeout(LIMIT_S):
                     await begin_the_next_session(connect)

@@ -28,6 +28,8 @@ from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import start
 from spotlight.errors import ActorError
+from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.transport.control.keys import KeyPair
 from spotlight.types import Request, SamplingSettings
 from tests.conftest import running_children
 
@@ -176,14 +178,15 @@ def test_the_blocking_twin_can_be_left_in_the_middle() -> None:
 
 
 async def test_a_coordinator_that_is_not_there_is_said() -> None:
+    nobody = JoinToken("127.0.0.1:9", KeyPair.new().public, "nobody", bytes(SECRET_BYTES))
     with pytest.raises(ActorError, match=r"127\.0\.0\.1:9"):
-        async with Rollouts.connect("127.0.0.1:9", model=SPEC, sampler=SAMPLER):
+        async with Rollouts.connect(str(nobody), model=SPEC, sampler=SAMPLER):
             pass
 
 
-async def test_an_address_that_is_none_is_said() -> None:
-    with pytest.raises(UserError, match="address 'nowhere': names no port"):
-        async with Rollouts.connect("nowhere", model=SPEC, sampler=SAMPLER):
+async def test_what_is_no_join_token_is_said() -> None:
+    with pytest.raises(UserError, match="join: this is no join token"):
+        async with Rollouts.connect("10.0.0.1:7070", model=SPEC, sampler=SAMPLER):
             pass
 
 

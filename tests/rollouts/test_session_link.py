@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,15 @@ from session_kit import PROMPT, order, program, simulate, work
 from spotlight.actors.protocol import (
     BeginSession,
     CancelJob,
+    CancelRefused,
     GetStatus,
     GroupOrder,
     JobStatus,
     PreemptNode,
+    SessionRefused,
     TakeGroups,
 )
+from spotlight.actors.runtime import Actor
 from spotlight.errors import JobError, NotAllowed, RequestRefused, SessionEnded
 from spotlight.rollouts.groups import RolloutRequest
 from spotlight.testing.memory_cluster import COORDINATOR, Cluster
@@ -343,6 +347,45 @@ def test_a_program_gives_no_node_notice(tmp_path: Path) -> None:
 
     cluster = simulate(tmp_path, scene)
     assert [each["message"] for each in cluster.history.all("not_allowed")] == ["PreemptNode"]
+
+
+def test_another_program_neither_takes_over_a_session_nor_ends_it(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        other = cluster.system_of("program-other", rng=random.Random(2))
+        await other.start()
+        async with program(cluster) as loop:
+            await loop.publish(0)
+            ref = await other.spawn(Actor, "link")
+            began = BeginSession("tries", ref, work(), goes_on=True)
+            to = cluster.coordinator_actor()
+            answer = await other.ask(to, began, timeout_s=5.0, sender=ref)
+            assert answer == SessionRefused("the session is somebody else's")
+            assert isinstance(await other.ask(to, CancelJob(), timeout_s=5.0), CancelRefused)
+            await loop.link.submit([order(1)])
+            assert len(await loop.done(1)) == 1
+            assert isinstance(await loop.system.ask(to, CancelJob(), timeout_s=5.0), JobStatus)
+            with pytest.raises(SessionEnded, match="cancelled by the user"):
+                await loop.done(30)
+        await other.aclose()
+
+    simulate(tmp_path, scene)
+
+
+def test_the_next_coordinator_knows_whose_a_session_is(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        other = cluster.system_of("program-other", rng=random.Random(2))
+        await other.start()
+        async with program(cluster) as loop:
+            await loop.publish(0)
+            cluster.kill_process(COORDINATOR)
+            await cluster.start_coordinator()
+            await loop.link.submit([order(1)])
+            assert len(await loop.done(1)) == 1
+            to = cluster.coordinator_actor()
+            assert isinstance(await other.ask(to, CancelJob(), timeout_s=5.0), CancelRefused)
+        await other.aclose()
+
+    simulate(tmp_path, scene)
 
 
 def test_a_stranger_cannot_speak_for_the_program(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from spotlight.errors import UserError
 from spotlight.transport.addresses import (
     control_address,
     host_of,
-    known_address,
     read_address,
     require_known,
 )
@@ -136,6 +135,5 @@ def test_a_host_that_nobody_knows_is_refused_before_anybody_dials_it() -> None:
     require_known("--advertise", "::1")
     with pytest.raises(UserError, match=r"^--advertise: the host `no\.invalid` cannot be found"):
         require_known("--advertise", "no.invalid")
-    with pytest.raises(UserError, match=r"^--coordinator: the host .* cannot be found"):
-        known_address("--coordinator", f"{'x' * 70}.invalid:5000")
-    assert known_address("--coordinator", "localhost:5000") == "tcp://localhost:5000"
+    with pytest.raises(UserError, match=r"^--join: the host .* cannot be found"):
+        require_known("--join", f"{'x' * 70}.invalid")

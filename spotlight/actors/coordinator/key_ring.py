@@ -195,7 +195,7 @@ class KeyRing:
                     reason=answer.reason,
                     unlogged=unlogged,
                 )
-            return NotEnrolled(answer.reason, answer.soon)
+            return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)
 

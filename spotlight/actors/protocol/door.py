@@ -60,7 +60,9 @@ class NotEnrolled(Message, frozen=True):
 
     reason: str
     soon: bool = False
-    """Whether the same may be granted in a minute, when whoever has the name now may be gone."""
+    """Whether the same may be granted in a few minutes, when who has the name may be gone."""
+    token_ended: bool = False
+    """Whether the token of whoever asks is used up, expired or revoked."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "reason", most=LONGEST_ERROR)

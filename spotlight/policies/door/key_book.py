@@ -83,7 +83,9 @@ class Refusal:
 
     reason: str
     soon: bool = False
-    """Whether the same may be granted in a minute."""
+    """Whether the same may be granted in a few minutes."""
+    token_ended: bool = False
+    """Whether the token of whoever asks is used up, expired or revoked."""
 
 
 @dataclass(frozen=True)
@@ -382,7 +384,8 @@ class KeyBook:
 def _refusal_of(token: Token, name: str, pool: Pool | None, now: float) -> Refusal | None:
     """Why a node of that pool cannot join by a token."""
     if end := _end_of(token, now):
-        return Refusal(f"the join token `{token.id}` {end}; {_ask_for(token.role, token.pool)}")
+        said = f"the join token `{token.id}` {end}; {_ask_for(token.role, token.pool)}"
+        return Refusal(said, token_ended=True)
     if pool is not None and pool != token.pool:
         return Refusal(
             f"the join token `{token.id}` is for the pool {token.pool}, and the node `{name}` wants"

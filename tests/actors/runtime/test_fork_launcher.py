@@ -137,6 +137,34 @@ async def test_a_forked_process_is_as_one_started_by_itself(
     assert logs[0][2:] == ["['--of=2'] hello False __main__", "and errors"]
 
 
+async def test_each_forked_process_reads_its_own_secret_once(
+    module: Write, env: dict[str, str], tmp_path: Path
+) -> None:
+    """Also one that had to be started by itself; and one that is handed nothing has empty input."""
+    module(
+        "worker",
+        """
+        import os, sys
+        from spotlight.actors.runtime.launcher import read_secret
+        print(read_secret(), read_secret(), len(os.listdir("/proc/self/fd")))
+        """,
+    )
+    log_path = tmp_path / "logs" / "worker.log"
+    argv = [sys.executable, "-m", "worker"]
+    async with launching(env, tmp_path) as launcher:
+        for secret in (b"the first", b"", b"the third"):
+            process = await launcher.start(argv, env, "worker", log_path, secret)
+            assert isinstance(process, ForkedProcess)
+            assert await process.wait() == 0
+    unforked = ForkLauncher("nothing listens here")
+    process = await unforked.start(argv, env, "worker", log_path, b"the last")
+    assert await process.wait() == 0
+    words = [line.rsplit(" ", 1) for line in log_path.read_text().splitlines()]
+    secrets = [b"the first", b"", b"the third", b"the last"]
+    assert [said for said, _ in words] == [f"{secret!r} b''" for secret in secrets]
+    assert len({descriptors for _, descriptors in words}) == 1
+
+
 async def test_processes_show_their_own_arguments(
     module: Write, env: dict[str, str], tmp_path: Path
 ) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from spotlight.actors.runtime import garbage
+from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.transport.control.keys import KeyPair
 
 
 class Knot:
@@ -62,9 +64,11 @@ def test_both_daemons_are_tuned_when_they_start(daemon: str, tmp_path: Path) -> 
         "import sys; from spotlight.cli import daemons; from spotlight.actors.runtime import"
         f" garbage; garbage.tune = lambda: sys.exit(7); daemons.{daemon}()"
     )
-    where = ("--runs", "runs", "--listen") if daemon == "coordinator" else ("--coordinator",)
+    nobody = JoinToken("127.0.0.1:1", KeyPair.new().public, "nobody", bytes(SECRET_BYTES))
+    coordinator = ("--runs", "runs", "--listen", "127.0.0.1:0")
+    where = coordinator if daemon == "coordinator" else ("--join", str(nobody))
     done = subprocess.run(
-        [sys.executable, "-c", program, *where, "127.0.0.1:0" if len(where) > 1 else "127.0.0.1:1"],
+        [sys.executable, "-c", program, *where],
         cwd=tmp_path,
         capture_output=True,
         check=False,

@@ -13,7 +13,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from spotlight.actors.runtime.launcher import LocalLauncher, _exit_with, die_with_parent
+from spotlight.actors.runtime.launcher import (
+    LONGEST_SECRET,
+    LocalLauncher,
+    _exit_with,
+    die_with_parent,
+)
 from spotlight.errors import UserError
 
 WITHIN_S = 20.0
@@ -74,6 +79,41 @@ async def test_what_is_sent_to_the_group_of_a_process_does_not_reach_its_childre
     await process.wait()
     group, session = map(int, (tmp_path / "log").read_text().split())
     assert group == session == process.pid
+
+
+SECRET = b"what nobody else may see"
+READER = """
+    import os, sys
+    from spotlight.actors.runtime.launcher import read_secret
+    print(read_secret(), read_secret(), os.read(0, 9))
+    print(b"nobody else" in open("/proc/self/environ", "rb").read(), *sys.argv)
+"""
+
+
+@pytest.mark.both_loops
+@pytest.mark.parametrize(("secret", "read"), [(SECRET, SECRET), (b"", b"")], ids=["some", "none"])
+async def test_a_secret_is_read_once_and_stands_nowhere_else(
+    tmp_path: Path, secret: bytes, read: bytes
+) -> None:
+    process = await LocalLauncher().start(
+        python(READER), os.environ, "worker", tmp_path / "log", secret
+    )
+    async with asyncio.timeout(WITHIN_S):
+        assert await process.wait() == 0
+    assert (tmp_path / "log").read_text() == f"{read!r} b'' b''\nFalse -c\n"
+
+
+async def test_a_secret_of_any_allowed_length_is_handed_over_whole(tmp_path: Path) -> None:
+    argv = python("""
+        from spotlight.actors.runtime.launcher import read_secret
+        print(len(read_secret()))
+    """)
+    launcher, log_path = LocalLauncher(), tmp_path / "log"
+    process = await launcher.start(argv, os.environ, "worker", log_path, bytes(LONGEST_SECRET))
+    await process.wait()
+    assert log_path.read_text() == f"{LONGEST_SECRET}\n"
+    with pytest.raises(ValueError, match="65537 bytes"):
+        await launcher.start(argv, os.environ, "worker", log_path, bytes(LONGEST_SECRET + 1))
 
 
 async def test_a_command_that_does_not_exist_is_named(tmp_path: Path) -> None:

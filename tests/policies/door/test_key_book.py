@@ -207,7 +207,7 @@ def test_a_node_of_the_other_pool_does_not_take_its_place(book: KeyBook) -> None
     enroll(book, by="key of rsrv01")
     book.report("fresh", (), NOW)
     book.gone("fresh", NOW)
-    said = refused(enroll(book, key="other", now=NOW + 300.0))
+    said = refused(enroll(book, key="other", now=NOW + 400.0))
     assert "a node `node` of the pool reserved is known" in said
 
 

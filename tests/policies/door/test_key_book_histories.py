@@ -19,8 +19,8 @@ TIMES = DoorTimings()
 NODES, KEYS, WORKERS = ("a", "b"), ("1", "2", "3"), ("w", "1")
 TOKENS = {"spot": 2, "rsrv": 1}
 POOLS = {"spot": "spot", "rsrv": "reserved"}
-JUMPS = (-100.0, 100.0, TIMES.node_key_s)
-TTL = 150.0
+JUMPS = (-300.0, 400.0, TIMES.node_key_s)
+TTL = 600.0
 
 EVENTS: tuple[tuple[Any, ...], ...] = (
     *(("enroll", t, n, k) for t in (*TOKENS, "oper") for n in NODES for k in KEYS[:2]),

@@ -1,0 +1,257 @@
+"""Joining with real daemons: tokens that let in and such that do not, keys that are kept, and who
+is shown out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.testing.ports import unused_port
+from spotlight.transport.control.keys import KeyPair
+from tests.integration.conftest import Workplace, descendants, wait_until
+
+LIMIT_S = 120.0
+
+
+class Place:
+    """A coordinator whose port stays the same, and its operator."""
+
+    def __init__(self, workplace: Workplace) -> None:
+        self.workplace = workplace
+        self.runs = workplace.folder / "runs"
+        self.listen = f"127.0.0.1:{unused_port()}"
+        self.start()
+
+    def start(self) -> None:
+        """Start it, also again."""
+        file = self.workplace.folder / "address"
+        file.unlink(missing_ok=True)
+        self.coordinator = self.workplace.daemon(
+            "coordinator", "--listen", self.listen, "--address-file", file, "--runs", self.runs
+        )
+        wait_until(file.exists, "the coordinator")
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.coordinator.kill()
+        self.coordinator.wait()
+
+    def operator(self) -> JoinToken:
+        """The token in the folder of the runs."""
+        return JoinToken.parse("token", (self.runs / "operator.token").read_text())
+
+    def token(self, *options: str) -> str:
+        """A new one."""
+        made = self.workplace.spotlight("token", "new", *options)
+        assert made.code == 0, made.errors
+        return made.output.strip()
+
+    def node(self, name: str, *options: str | Path) -> subprocess.Popen[str]:
+        """A node that joins."""
+        return self.workplace.daemon("node", "--name", name, *options)
+
+    def refused(self, name: str, *options: str | Path) -> str:
+        """The one line with which a node ends that is not let in."""
+        node = self.node(name, *options)
+        output = node.communicate(timeout=LIMIT_S)[0]
+        lines = [line for line in output.splitlines() if not line.startswith("{")]
+        assert (node.returncode, len(lines)) == (2, 1), output
+        return lines[0]
+
+    def known(self) -> dict[str, dict[str, object]]:
+        """The nodes that have enrolled, by name."""
+        nodes = json.loads(self.workplace.spotlight("nodes", "--json").output)
+        return {node["name"]: node for node in nodes}
+
+    def until_there(self, name: str) -> None:
+        """Wait until a node has joined."""
+        wait_until(lambda: bool(self.known().get(name, {}).get("is_connected")), name)
+
+
+@pytest.fixture
+def place(workplace: Workplace) -> Place:
+    return Place(workplace)
+
+
+def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
+    token = place.token("--pool", "spot")
+    assert "means to be in reserved" in place.refused("r", "--join", token, "--pool", "reserved")
+    place.node("s", "--join", token)
+    place.until_there("s")
+    assert place.known()["s"]["pool"] == "spot"
+    assert "is used up: 1 node has joined by it" in place.refused("t", "--join", token)
+    assert list(place.known()) == ["s"]
+
+
+def test_a_token_that_is_mistyped_expired_or_revoked_is_one_line_that_says_so(place: Place) -> None:
+    token = place.token("--ttl", "1s")
+    mistyped = str(replace(JoinToken.parse("token", token), secret=bytes(SECRET_BYTES)))
+    assert "does not know this join token" in place.refused("a", "--join", mistyped)
+    assert "expired on" in place.refused("b", "--join", token)
+    revoked = place.token()
+    assert place.workplace.spotlight("revoke", revoked.split(".")[-2]).code == 0
+    assert "revoked" in place.refused("c", "--join", revoked)
+    assert place.known() == {}
+
+
+def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
+    status = ("status", "--join")
+    operator = place.operator()
+    other_key = str(replace(operator, key=KeyPair.new().public))
+    mistyped = str(replace(operator, secret=bytes(SECRET_BYTES)))
+    nobody = str(replace(operator, place=f"127.0.0.1:{unused_port()}"))
+    submitter, node = place.token("--role", "submitter"), place.token()
+    for words, said in (
+        ((*status, other_key), "has another key"),
+        ((*status, mistyped), "does not know this join token"),
+        ((*status, nobody), "is spotlight-coordinator running there?"),
+        ((*status, node), "does not allow that"),
+        (("preempt", "n", "--join", submitter), "does not allow that"),
+        (("token", "new", "--join", submitter), "does not allow that"),
+        (("revoke", "n", "--join", submitter), "does not allow that"),
+        (("status", "-j", f"@{place.runs / 'absent'}"), "cannot be read"),
+    ):
+        done = place.workplace.spotlight(*words)
+        assert (done.code, done.errors.count("\n")) == (2, 1), done.errors
+        assert said in done.errors
+        assert not any(secret in done.errors for secret in (other_key, mistyped, nobody))
+    assert place.workplace.spotlight(*status, submitter).code == 0
+
+
+def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
+    node = place.node("s", "--join", place.token("--uses", "2"))
+    place.until_there("s")
+    processes = descendants(node.pid)
+    done = place.workplace.spotlight("revoke", "s")
+    assert done.code == 0, done.errors
+    output = node.communicate(timeout=LIMIT_S)[0]
+    assert node.returncode == 3
+    assert "revoked" in output.splitlines()[-1]
+    assert "Traceback" not in output
+    psutil.wait_procs(processes, timeout=LIMIT_S)
+    assert not any(process.is_running() for process in processes)
+
+
+def test_two_nodes_of_one_name_are_one_too_many(place: Place) -> None:
+    place.node("s", "--pool", "spot")
+    place.until_there("s")
+    assert "a node `s` is there" in place.refused("s", "--pool", "spot")
+
+
+def test_a_node_is_known_again_after_its_coordinator_was_killed(place: Place) -> None:
+    node = place.node("s", "--join", place.token())
+    place.until_there("s")
+    before = place.operator()
+    place.kill()
+    place.start()
+    assert place.operator() == before
+    place.until_there("s")
+    assert node.poll() is None
+
+
+def test_a_coordinator_that_comes_later_is_waited_for(place: Place) -> None:
+    token = place.token()
+    place.kill()
+    node = place.node("s", "--join", token)
+    assert node.stdout is not None
+    wait_until(lambda: "waiting_for_coordinator" in node.stdout.readline(), "its waiting")
+    place.start()
+    place.until_there("s")
+
+
+def test_a_node_that_waits_for_its_coordinator_ends_when_it_is_told_to(place: Place) -> None:
+    token = place.token()
+    place.kill()
+    node = place.node("s", "--join", token)
+    assert node.stdout is not None
+    wait_until(lambda: "waiting_for_coordinator" in node.stdout.readline(), "its waiting")
+    node.terminate()
+    output = node.communicate(timeout=LIMIT_S)[0]
+    assert (node.returncode, "Traceback" in output) == (0, False)
+
+
+def test_a_coordinator_that_has_lost_its_book_knows_nobody(place: Place) -> None:
+    node = place.node("s", "--join", place.token("--uses", "9"))
+    place.until_there("s")
+    place.kill()
+    (place.runs / ".door.json").unlink()
+    place.start()
+    output = node.communicate(timeout=LIMIT_S)[0]
+    assert node.returncode == 3
+    assert "does not know this join token" in output.splitlines()[-1]
+    assert place.known() == {}
+
+
+def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> None:
+    key = place.workplace.folder / "key"
+    words = ("--join", place.token("--pool", "reserved"), "--key-file", key)
+    first = place.node("r", *words)
+    place.until_there("r")
+    assert key.stat().st_mode & 0o777 == 0o600
+    first.terminate()
+    first.communicate(timeout=LIMIT_S)
+    wait_until(lambda: not place.known()["r"]["is_connected"], "its leaving")
+    place.node("r", *words)
+    place.until_there("r")
+    key.chmod(0o644)
+    assert "--key-file: " in place.refused("q", *words)
+    spot = place.token("--pool", "spot")
+    other = place.workplace.folder / "other"
+    assert "is for the pool spot" in place.refused("q", "--join", spot, "--key-file", other)
+
+
+def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = place.token()
+    monkeypatch.setenv("SPOTLIGHT_JOIN", token)
+    node = place.node("s")
+    monkeypatch.delenv("SPOTLIGHT_JOIN")
+    place.until_there("s")
+    words = ("SPOTLIGHT_JOIN", "SPOTLIGHT_WORKER_KEY", token)
+    for process in [place.coordinator, *descendants(node.pid)]:
+        folder = Path(f"/proc/{process.pid}")
+        for name in ("cmdline", "environ"):
+            text = (folder / name).read_bytes().decode()
+            assert not any(word in text for word in words), (process.pid, name)
+        assert os.readlink(folder / "fd" / "0").startswith(("/dev/null", "pipe:", "socket:"))
+
+
+def test_a_coordinator_refuses_files_of_keys_that_others_can_read(place: Place) -> None:
+    place.kill()
+    for name in (".coordinator.key", "operator.token"):
+        file = place.runs / name
+        file.chmod(0o640)
+        started = place.workplace.daemon(
+            "coordinator", "--listen", place.listen, "--runs", place.runs
+        )
+        output = started.communicate(timeout=LIMIT_S)[0]
+        assert started.returncode == 2
+        assert f"{name} is open to others (mode 0640)" in output.splitlines()[-1]
+        file.chmod(0o600)
+
+
+def test_a_coordinator_that_moves_keeps_its_key_and_its_operators_token(place: Place) -> None:
+    before = place.operator()
+    place.kill()
+    place.listen = f"127.0.0.1:{unused_port()}"
+    place.start()
+    assert place.operator() == replace(before, place=place.listen)
+    assert place.workplace.spotlight("status").code == 0
+    tokens = json.loads(place.workplace.spotlight("token", "list", "--json").output)
+    assert [token["id"] for token in tokens] == [before.id]
+
+
+def test_a_local_run_leaves_no_key_behind(workplace: Workplace) -> None:
+    run = workplace.folder / "run"
+    assert workplace.spotlight("run", workplace.job(), "--run-folder", run).code == 0
+    names = {path.name for path in run.rglob("*")}
+    assert not names & {".coordinator.key", "operator.token", ".door.json"}
