@@ -127,21 +127,30 @@ def token_table(guests: GuestList) -> Table:
             state = "used up"
         else:
             state = "does not expire" if left_s is None else f"for {duration(left_s)}"
+        state += _misfit(each.software, guests)
         uses = f"{each.uses_left:,}" if each.role == "node" else ""
         table.add_row(each.id, each.role, each.pool or "", uses, state)
     return table
 
 
 def node_table(guests: GuestList) -> Table:
-    """The nodes that a coordinator knows."""
+    """The nodes that a coordinator knows, and the tokens by which one came that it does not
+    understand."""
     table = _table("node", "pool", "token", "state")
     for each in guests.nodes:
         there = "there" if each.is_connected else "away"
         state = "revoked" if each.revoked else there
-        if each.software:
-            state = f"{state}; Spotlight {each.software}, and the coordinator {guests.software}"
+        state += _misfit(each.software, guests)
         table.add_row(each.name, each.pool, each.token or "none", state)
+    for token in guests.tokens:
+        if token.software:
+            state = f"not let in{_misfit(token.software, guests)}"
+            table.add_row("(no name yet)", token.pool or "", token.id, state)
     return table
+
+
+def _misfit(software: str, guests: GuestList) -> str:
+    return f"; Spotlight {software}, and the coordinator {guests.software}" if software else ""
 
 
 def _table(*columns: str) -> Table:

@@ -40,9 +40,11 @@ class Builds:
         wait_until(lambda: bool(self.said(log, "coordinator_listens")), "the coordinator")
         return process
 
-    def node(self, env: dict[str, str], name: str, log: str) -> subprocess.Popen[str]:
-        options = ("--name", name, "--pool", "spot", "--logs", self.folder / "logs")
-        return self._daemon(env, log, "node", *options)
+    def node(
+        self, env: dict[str, str], name: str, log: str, *options: str
+    ) -> subprocess.Popen[str]:
+        common = ("--name", name, "--pool", "spot", "--logs", self.folder / "logs")
+        return self._daemon(env, log, "node", *common, *options)
 
     def _daemon(
         self, env: dict[str, str], log: str, daemon: str, *options: str | Path
@@ -63,6 +65,13 @@ class Builds:
             env=env, cwd=self.folder, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
 
+    def listed(self, env: dict[str, str], *command: str) -> list[dict[str, Any]]:
+        """What a command lists."""
+        done = self.command(env, *command, "--json")
+        assert done.returncode == 0, done.stderr
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+        return found
+
 
 def refusal(theirs: str, ours: str) -> str:
     return f"it is Spotlight {theirs}, and this is {ours}; install the same build on both machines"
@@ -77,7 +86,8 @@ def test_an_older_node_and_an_older_command_are_refused_by_name(builds: Builds) 
     ours, older = str(own_dialect()), builds.name_of_older
     builds.coordinator(builds.ours, "coordinator.log")
     builds.node(builds.ours, "good", "good.log")
-    node = builds.node(builds.older, "late", "late.log")
+    token = builds.command(builds.ours, "token", "new", "--uses", "5").stdout.strip()
+    node = builds.node(builds.older, "late", "late.log", "--join", token)
     assert node.wait(LIMIT_S) == 2
     status = builds.command(builds.older, "status")
     assert status.returncode == 2
@@ -87,11 +97,16 @@ def test_an_older_node_and_an_older_command_are_refused_by_name(builds: Builds) 
     log = (builds.folder / "late.log").read_text()
     assert log.endswith(f"\nspotlight-node: {line}")
     assert "Traceback" not in log
-    [told] = builds.said("coordinator.log", "other_version")
-    assert told["reason"] == refusal(older, ours)
+    told = builds.said("coordinator.log", "other_version")
+    assert [line["reason"] for line in told] == [refusal(older, ours)] * 2  # they had two tokens
     assert not builds.said("coordinator.log", "input_rejected")
     wait_until(lambda: bool(builds.said("good.log", "joined")), "the node of this build")
-    assert builds.command(builds.ours, "status").returncode == 0
+    [good] = builds.listed(builds.ours, "nodes")
+    assert (good["name"], good["is_connected"], good["software"]) == ("good", True, "")
+    found = {each["id"]: each["software"] for each in builds.listed(builds.ours, "token", "list")}
+    assert sorted(found.values()) == ["", older]
+    table = " ".join(builds.command(builds.ours, "nodes").stdout.split())
+    assert f"{token.split('.')[-2]} not let in; Spotlight {older}, and the coordinator" in table
 
 
 def test_a_node_whose_coordinator_comes_back_in_another_build_keeps_trying(builds: Builds) -> None:
@@ -106,8 +121,12 @@ def test_a_node_whose_coordinator_comes_back_in_another_build_keeps_trying(build
     assert builds.said("node.log", "other_version")[0]["reason"] == refusal(older, ours)
     wait_until(lambda: bool(builds.said("second.log", "other_version")), "the coordinator's")
     assert builds.said("second.log", "other_version")[0]["reason"] == refusal(ours, older)
+    [node] = builds.listed(builds.older, "nodes")
+    assert (node["name"], node["is_connected"], node["software"]) == ("stays", False, ours)
     second.terminate()
     second.wait(LIMIT_S)
     builds.coordinator(builds.ours, "third.log")
     wait_until(lambda: len(builds.said("node.log", "joined")) == 2, "the node again")
+    [node] = builds.listed(builds.ours, "nodes")
+    assert (node["is_connected"], node["software"]) == (True, "")
     assert "Traceback" not in (builds.folder / "node.log").read_text()

@@ -35,6 +35,7 @@ from spotlight.actors.protocol.door import (
 )
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import NotAdmitted, NotAllowed, PeerUnreachable
+from spotlight.transport.control import Dialect
 
 pytestmark = pytest.mark.virtual_time
 
@@ -231,6 +232,25 @@ async def test_the_list_says_who_may_come_in_and_who_is_there(
         ("node", 0),
     ]
     assert listed.tokens[0].expires_in_s is None
+
+
+async def test_the_list_says_whose_build_does_not_fit_until_it_does(
+    hall: Hall, operator: ActorSystem
+) -> None:
+    old = Dialect("0.0.9", "0123456789abcdef")
+    node = await enrolled(hall)
+    await node.system.aclose()
+    join = hall.token("node", "spot")
+    for guest in (key("node"), join.keys.public):
+        hall.system.post.other_version(f"memory://{guest}", old)
+    listed = await hall.ask(operator, GetGuests())
+    assert [it.software for it in listed.nodes] == ["0.0.9 (01234567)"]
+    assert {it.software for it in listed.tokens if it.id == join.id} == {"0.0.9 (01234567)"}
+    assert {it.software for it in listed.tokens if it.id != join.id} == {""}
+    again = await Visitor.come(hall, "node", "spot")
+    await again.report("node")
+    listed = await hall.ask(operator, GetGuests())
+    assert [it.software for it in listed.nodes] == [""]
 
 
 async def test_a_node_s_name_is_free_once_its_process_is_gone(hall: Hall) -> None:
