@@ -57,6 +57,8 @@ class ConnectionTimings(_Ordered):
     confirm for so long that bytes have arrived."""
     keepalive_s: float = 10.0
     """A machine that has been silent for so long is asked by the system whether it is there."""
+    guard_period_s: float = 0.25
+    """Connections that hold back a part of a message are looked for so often."""
     handshake_timeout_s: float = 2.0
     """The handshake, in which both sides prove their keys, must be over by then."""
     connect_timeout_s: float = 3.0

@@ -1,1 +1,1 @@
-"""What strangers try against real daemons, and whether it has any effect."""
+"""What is tried against real daemons, and whether it has any effect."""

@@ -16,8 +16,8 @@ bit, as one that ran before the attacks.
   machine can connect to.
 - `clear_text`: secrets, tokens, prompts, fields of the job, names of messages and headers that a
   sniffer sees during a run.
-- `revoke_ms`: longest of five times from the operator's message to the end of the live connection,
-  as the revoked node sees it.
+- `revoke_ms`: from the operator's message to the end of a live connection, as the revoked node sees
+  it, while the honest user's job runs; the middle one of nine times.
 - `honest_jobs`: jobs of the honest user that ran beside the attacks and came to the same.
 
 A figure that cannot be had on this machine says why instead.
@@ -39,7 +39,7 @@ from benchmarks.security.network import Loopback, Namespaces, Network
 from benchmarks.security.trial import Trial
 from spotlight.transport import descriptors
 
-_KINDS = (
+KINDS = (
     "without_a_key",
     "with_another_role",
     "as_somebody_else",
@@ -60,7 +60,7 @@ _INSIDE = "SPOTLIGHT_BENCHMARK_NETWORK"
 
 def main() -> None:
     """Read the options, then go on in a network of its own."""
-    report = Report("security", __doc__, minutes=6)
+    report = Report("security", __doc__, minutes=7)
     report.options.add_argument("--only", metavar="KIND", help="try the attacks of this kind only")
     report.options.add_argument(
         "--loopback", action="store_true", help="use no namespaces, though there are some"
@@ -73,11 +73,9 @@ def main() -> None:
         os.execvp(command[0], command)
     chosen = report.begin()
     descriptors.raise_limit()
-    for kind in _KINDS:
-        importlib.import_module(f"benchmarks.security.{kind}")
     stages = STAGES[:-1] if chosen.quick else STAGES
     attacks = [
-        each for each in ATTACKS if each.stage in stages and chosen.only in (None, each.kind)
+        each for each in load_attacks() if each.stage in stages and chosen.only in (None, each.kind)
     ]
     if not attacks:
         report.options.error(f"there are no attacks of kind `{chosen.only}`")
@@ -92,6 +90,13 @@ def main() -> None:
     finally:
         network.close()
     report.finish()
+
+
+def load_attacks() -> list[Attack]:
+    """All that there are."""
+    for kind in KINDS:
+        importlib.import_module(f"benchmarks.security.{kind}")
+    return ATTACKS
 
 
 async def _try(attacks: list[Attack], folder: Path, network: Network, report: Report) -> None:

@@ -15,6 +15,7 @@ from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.clients import z85_of
 from benchmarks.security.network import ATTACKER, SPOT
 from benchmarks.security.site import Site
+from spotlight.transport.control import KeyPair
 
 _MAY_HOLD = {".coordinator.key", "operator.token"}
 """Files below `--runs` that hold secrets, and nobody else can read."""
@@ -147,7 +148,7 @@ async def wide_modes(site: Site) -> None:
     runs = site.folder / "wide"
     runs.mkdir(exist_ok=True)
     key = runs / ".coordinator.key"
-    key.write_bytes((site.runs / ".coordinator.key").read_bytes())
+    key.write_text(KeyPair.new().secret)
     key.chmod(0o644)
     coordinator = site.daemon(
         ATTACKER, "spotlight-coordinator", "--listen", "127.0.0.1:0", "--runs", str(runs)

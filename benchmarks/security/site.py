@@ -5,6 +5,7 @@ everybody who uses them, the attackers among them.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -304,6 +305,11 @@ class Site:
         assert isinstance(answer, GuestList), answer
         return answer
 
+    def keys_of(self, node: str) -> list[str]:
+        """Public keys of a node and its workers, as the coordinator has noted them."""
+        nodes = json.loads((self.runs / ".door.json").read_text())["book"]["nodes"]
+        return [key for each in nodes if each["name"] == node for key in _keys_of(each)]
+
     async def revoke(self, name: str) -> None:
         """By the operator."""
         async with self.person(self.operator) as operator:
@@ -411,6 +417,10 @@ class Site:
                 sink = await asyncio.shield(actor.sink)
             self.secrets[f"the store's token of {name}"] = sink.token
             yield sink
+
+
+def _keys_of(node: Mapping[str, Any]) -> list[str]:
+    return [node["key"], *node["workers"]]
 
 
 async def _status_of(user: Person) -> JobStatus:

@@ -37,15 +37,15 @@ class Trial:
         self._problems: list[str] = []
 
     async def open(self) -> None:
-        """Start the coordinator, seen by the attacker from its first word."""
-        if self._network.is_real:
-            self._sniffer = Sniffer()
+        """Start the coordinator."""
         await self.site.open()
 
     async def begin(self, stage: Stage) -> None:
         """Start what is there at this stage."""
         if stage == "alone":
             return
+        if self._network.is_real and self._sniffer is None:
+            self._sniffer = Sniffer()  # nodes are seen from their first word
         if not self.site.nodes:
             await self.site.start_nodes()
         if stage == "beside":

@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 
 import zmq
 
-from benchmarks.security.attack import attack, require
+from benchmarks.security.attack import NotPossible, attack, require
 from benchmarks.security.clients import (
     Sayer,
     greeting_of,
@@ -236,23 +236,28 @@ def _relay(to: tuple[str, int]) -> Iterator[tuple[int, list[int]]]:
             each.close()
 
 
-@attack("workers are given orders by somebody who says that it is the coordinator")
+@attack("a trainer and its node are given orders by somebody who says that it is the coordinator")
 async def orders(site: Site) -> None:
-    """To every port of the reserved node, without a key, with one that nobody knows, and with that
-    of a spot node."""
+    """At every port of the reserved node, for every public key that there is: without a key, with
+    one that nobody knows, and with that of a spot node. The coordinator's own key, which no
+    attacker has, shows that these are the ports and the keys."""
+    if not site.network.is_real:
+        raise NotPossible("its ports are not known")
     ports = await asyncio.to_thread(site.network.open_ports, RESERVED)
     host = site.network.host(RESERVED)
-    key = KeyPair.new().public
+    addresses = [f"tcp://{host}:{port}/{key}" for port in ports for key in site.keys_of(RESERVED)]
+    coordinator = KeyPair.of((site.runs / ".coordinator.key").read_text().strip())
 
-    def attempt() -> list[tuple[int, str]]:
+    def let_in(keys: KeyPair | None) -> list[str]:
         found = []
-        for port in sorted(ports):
-            for keys in (None, KeyPair.new(), site.impostor):
-                with raw_socket(f"tcp://{host}:{port}/{key}", keys) as dealer:
-                    if dealer.came_in(1.5):
-                        found.append((port, repr(keys)))
+        for address in addresses:
+            with raw_socket(address, keys) as dealer:
+                if dealer.came_in(1.5):
+                    found.append(address)
         return found
 
-    taken = await asyncio.to_thread(attempt)
-    require(bool(ports), "the reserved node has no ports")
-    require(not taken, taken)
+    doors = await asyncio.to_thread(let_in, coordinator)
+    require(len(doors) >= 2, f"the attack does not find a node and its worker: {doors}")
+    for keys in (None, KeyPair.new(), site.impostor):
+        taken = await asyncio.to_thread(let_in, keys)
+        require(not taken, f"{keys}: {taken}")

@@ -23,6 +23,7 @@ from spotlight.transport.control.codec import PROTOCOL_VERSION
 from spotlight.transport.control.keys import key_of, place_of
 from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
 from spotlight.transport.control.open_connections import OpenConnections
+from spotlight.transport.control.partial_message_guard import PartialMessageGuard
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
 from spotlight.transport.control.silent_peers import SilentPeers
 from spotlight.transport.control.tcp import Connections
@@ -90,6 +91,13 @@ class Router:
             turned_away=self._end_turned_away,
         )
         """All connections to it."""
+        self._guard = PartialMessageGuard(
+            self._connections,
+            period_s=settings.times.guard_period_s,
+            limit=2 * wire.MESSAGE_LIMIT,
+            drain=self._drain,
+            found=self._end_partial,
+        )
         self._silent_peers = SilentPeers(
             self._connections, times=settings.times, drain=self._drain, found=self._end_silent
         )
@@ -122,6 +130,7 @@ class Router:
     def close(self, linger_ms: int) -> None:
         """Stop receiving; libzmq sends what it holds within `linger_ms`."""
         self.open.close()
+        self._guard.close()
         self._silent_peers.close()
         self._connections.close()
         self._reader.close()
@@ -152,6 +161,7 @@ class Router:
         return 1
 
     def _receive_from(self, link: AcceptedLink, payload: zmq.Frame, whole: bool) -> int:
+        self._guard.delivered(link.descriptor)
         try:
             received = wire.decode(payload.buffer, whole=whole)
             if isinstance(received, list):
@@ -170,6 +180,7 @@ class Router:
     def _greet(self, identity: bytes, payload: zmq.Frame, whole: bool) -> None:
         """The first message of a connection should say whose it is."""
         descriptor = int(payload.get(zmq.SRCFD))
+        self._guard.delivered(descriptor)
         # A former connection may have had the same descriptor: hear of its end before the number is
         # used again.
         self.monitor_reader.drain()
@@ -242,8 +253,10 @@ class Router:
         descriptor = event["value"]
         if event["event"] == zmq.EVENT_ACCEPTED:
             self.open.arrived(descriptor)
+            self._guard.arrived(descriptor)
             return 1
         self._silent_peers.gone(descriptor)
+        self._guard.gone(descriptor)
         ended = self._descriptors.pop(descriptor, None)
         if self.open.gone(descriptor):
             self._owner.report_rejected(
@@ -261,6 +274,15 @@ class Router:
         self._owner.report_rejected("" if link is None else link.address, "no_room", text)
         if link is not None:
             self._owner.link_lost(link, text)
+
+    def _end_partial(self, descriptor: int) -> None:
+        error = BadInput("oversized", "a message of several parts, without end")
+        link = self._descriptors.get(descriptor)
+        if link is not None:
+            self._owner.input_rejected(link, error)
+        elif not self.open.is_leaving(descriptor):
+            self._owner.report_rejected("", error.reason, str(error))
+            self.open.show_out(descriptor)
 
     def _end_silent(self, descriptor: int) -> None:
         link = self._descriptors.get(descriptor)

@@ -13,6 +13,8 @@ import struct
 
 _LAST_DATA_RECEIVED = struct.Struct("=52xI")
 """Where Linux has `tcpi_last_data_recv` in its `tcp_info`; milliseconds ago."""
+_BYTES_RECEIVED = struct.Struct("=128xQ")
+"""The same for `tcpi_bytes_received`, in Linux 4.1 and later."""
 
 
 class Connections:
@@ -40,23 +42,14 @@ class Connections:
         finally:
             self._give_back(connection)
 
+    def bytes_received(self, descriptor: int) -> int | None:
+        """How much a connection ever received; None if it has ended or the system does not say."""
+        return self._information(descriptor, _BYTES_RECEIVED)
+
     def silent_s(self, descriptor: int) -> float | None:
-        """For how long a connection has received nothing; None if it has ended or the system does
-        not say."""
-        connection = self._borrow(descriptor)
-        if connection is None:
-            return None
-        size = _LAST_DATA_RECEIVED.size
-        try:
-            information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, size)
-        except (OSError, AttributeError):
-            return None
-        finally:
-            self._give_back(connection)
-        if len(information) < size:
-            return None
-        milliseconds: int = _LAST_DATA_RECEIVED.unpack(information)[0]
-        return milliseconds / 1000
+        """For how long a connection has received nothing; None as above."""
+        milliseconds = self._information(descriptor, _LAST_DATA_RECEIVED)
+        return None if milliseconds is None else milliseconds / 1000
 
     def close(self) -> None:
         """Give back what it holds. Idempotent."""
@@ -64,6 +57,21 @@ class Connections:
             if descriptor >= 0:
                 os.close(descriptor)
         self._nothing = self._duplicate = -1
+
+    def _information(self, descriptor: int, field: struct.Struct) -> int | None:
+        connection = self._borrow(descriptor)
+        if connection is None:
+            return None
+        try:
+            information = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, field.size)
+        except (OSError, AttributeError):
+            return None
+        finally:
+            self._give_back(connection)
+        if len(information) < field.size:
+            return None
+        value: int = field.unpack(information)[0]
+        return value
 
     def _borrow(self, descriptor: int) -> socket.socket | None:
         try:
