@@ -36,6 +36,8 @@ from spotlight.actors.protocol import (
     WorkerRefs,
     WorkerReport,
 )
+from spotlight.actors.protocol.dialect import own_dialect
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.worker.commit_bundles import settings_of
@@ -48,7 +50,7 @@ from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
@@ -217,8 +219,24 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     await sink_store.start()
     await node_store.start()
     journal = Journal.open(folder / "journal.sqlite", "test")
-    site.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0))
+    pair, known = KeyPair.new(), Guests({})
+    site.system = ActorSystem(
+        ZeroMQTransport(keys=pair, guests=known, dialect=own_dialect()),
+        rng=random.Random(0),
+        rights=MAY_SAY,
+    )
+    node_pair = KeyPair.new()
+    known.admit(node_pair.public, "node")
+    node_system = ActorSystem(
+        ZeroMQTransport(keys=node_pair, dialect=own_dialect()), rng=random.Random(1), rights=MAY_SAY
+    )
     await site.system.start()
+    await node_system.start()
+
+    def keys_for(worker: str) -> KeyPair:
+        made = KeyPair.new()
+        known.admit(made.public, "worker")
+        return made
 
     def fail(error: Exception) -> None:
         raise error
@@ -247,10 +265,11 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
         node = NodeSettings(
             "n", "spot", WORKERS, "127.0.0.1", site.system.address, folder, os.getpid()
         )
-        site.node = NodeScheduler(node, node_store, site.launcher)
-        await site.system.spawn(lambda: site.node, "node")
+        site.node = NodeScheduler(node, node_store, site.launcher, keys_for)
+        await node_system.spawn(lambda: site.node, "node")
         yield site
     finally:
+        await node_system.aclose()
         await site.system.aclose()
         await sink_store.aclose()
         await node_store.aclose()

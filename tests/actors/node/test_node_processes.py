@@ -13,10 +13,12 @@ import pytest
 from node_kit import FakeCoordinator
 
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
+from spotlight.actors.protocol.dialect import own_dialect
+from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorSystem
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.timings import NodeTimings, Timings
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control import KeyPair, ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
 
 
@@ -45,14 +47,18 @@ async def test_a_worker_process_that_hangs_is_replaced(tmp_path: Path) -> None:
     timings = Timings(node=NodeTimings(silent_s=2.0, ask_alone_s=0.3))
     coordinator, launcher = FakeCoordinator(), NotingLauncher()
     store = BundleStore(tmp_path / "store", token="token")
-    system = ActorSystem(ZeroMQTransport("tcp://127.0.0.1:0"), rng=random.Random(0))
+    transport = ZeroMQTransport(dialect=own_dialect())
+    system = ActorSystem(transport, rng=random.Random(0), rights=MAY_SAY)
     await store.start()
     await system.start()
     try:
         await system.spawn(lambda: coordinator, "coordinator")
         settings = NodeSettings("n", "spot", 1, "127.0.0.1", system.address, tmp_path, os.getpid())
         await system.spawn(
-            lambda: NodeScheduler(settings, store, launcher, timings=timings), "node"
+            lambda: NodeScheduler(
+                settings, store, launcher, lambda worker: KeyPair.new(), timings=timings
+            ),
+            "node",
         )
 
         async def joined(epochs: int) -> None:
