@@ -24,6 +24,7 @@ from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.wire import Hello, Refusal, Welcome
 
 _PLAIN = (Any, str, bytes, int, float, bool, type(None), msgspec.Raw)
+_own_annotations = cache(get_annotations)
 _BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern")
 
 
@@ -76,7 +77,7 @@ class _Described:
         hints = {
             name: (base.__module__, hint)
             for base in reversed(struct.__mro__)
-            for name, hint in get_annotations(base).items()
+            for name, hint in _own_annotations(base).items()
         }
         names = zip(struct.__struct_fields__, struct.__struct_encode_fields__, strict=True)
         fields = [f"{sent}: {self._annotation(*hints[name])}" for name, sent in names]
