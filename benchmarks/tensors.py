@@ -15,6 +15,9 @@ A process holds a bundle in a store in memory and serves it; this one takes it i
   (`shm`);
 - copied once from memory to memory (`memcpy`).
 
+Then it fetches a small bundle many times, without and with TLS: what a connection of its own costs
+each (`small_tcp_ms`, `small_tls_ms`).
+
 All memory that is written to is warm. Figures are medians of the rounds, ratios those of one round;
 GB are 1e9 bytes. CPU seconds are those of both processes. The event loop of this process looks at
 the clock every millisecond meanwhile; `loop_lag_p99_ms` says how late.
@@ -43,9 +46,10 @@ from benchmarks.tensors_peers import KEY, UCX_LOG, Peer, cpu_s, elsewhere, peer
 from spotlight.actors.runtime.loop import run
 from spotlight.store.memory_folder import MemoryFolder
 from spotlight.timings import TransferTimings
-from spotlight.transport.tensors import BundleStore, content_key, own_file, ucx
+from spotlight.transport.tensors import BundleStore, content_key, fetch, own_file, ucx
 from spotlight.types import BundleOffer
 
+_SMALL, _SMALL_TIMES = 64 * 1024, 100
 _FAULT_BYTES = 64 * 1024
 """Of a mapped file the kernel maps so much at the first touch of a part of it."""
 
@@ -136,6 +140,7 @@ async def measure_speed(nbytes: int, rounds: int) -> dict[str, Figure]:
             taken = [await taker.round(offer) for _ in range(rounds)]
             watch.cancel()
             by_ucx = _figures_of_ucx(taken, holder)
+            small = await _measure_small(holder)
     finally:
         await store.aclose()
         memory.remove()
@@ -152,6 +157,7 @@ async def measure_speed(nbytes: int, rounds: int) -> dict[str, Figure]:
         "shm_vs_memcpy": statistics.median(each.memcpy_s / each.shm_s for each in taken),
         "tls_vs_tcp": statistics.median(each.tcp_s / each.tls_s for each in taken),
         **by_ucx,
+        **small,
         "tcp_gb_per_s": gb / median("tcp_s"),
         "raw_gb_per_s": gb / median("raw_s"),
         "shm_gb_per_s": gb / median("shm_s"),
@@ -162,6 +168,18 @@ async def measure_speed(nbytes: int, rounds: int) -> dict[str, Figure]:
         "bytes": nbytes,
         "rounds": rounds,
     }
+
+
+async def _measure_small(holder: Peer) -> dict[str, Figure]:
+    offer = await holder.put(1, _SMALL)
+    ways = {"small_tcp_ms": elsewhere(offer), "small_tls_ms": elsewhere(offer, holder.tls)}
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(_SMALL_TIMES):
+        for name, each in ways.items():
+            began = perf_counter()
+            await fetch(each)
+            took[name].append(perf_counter() - began)
+    return {name: statistics.median(seconds) * 1e3 for name, seconds in took.items()}
 
 
 def _figures_of_ucx(taken: list[Round], holder: Peer) -> dict[str, Figure]:
