@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from benchmarks.security.attack import attack, require
+from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.clients import RawSocket, Sayer, hello_of, raw_socket
 from benchmarks.security.network import RESERVED, SPOT
 from benchmarks.security.site import IMPOSTOR, Impostor, Site
-from benchmarks.security.with_another_role import worker_of_impostor
+from benchmarks.security.with_another_role import refs_of
 from spotlight.actors.protocol import (
     CancelJob,
     Completed,
+    LeaseFailed,
     NodeReport,
     PreemptNode,
     Pull,
     ReturnLease,
     WorkerRefs,
+    WorkerReport,
 )
 from spotlight.actors.protocol.door import RevokeAccess
 from spotlight.actors.runtime import ActorRef
@@ -145,26 +147,28 @@ async def workers_of_others(site: Site) -> None:
         await _report_refused(site, workers=(WorkerRefs(name, 1, worker, worker, worker),))
 
 
-@attack("a spot node's worker delivers, and gives back, what other workers work on")
+@attack("a spot node's worker pulls, delivers, gives back and reports for other workers")
 async def results_of_others(site: Site) -> None:
-    """If one of these counted, the honest job would come to another result."""
+    """If one of these counted, the honest job would lose a worker, or come to another result."""
     await site.until_it_runs()
-    keys = await worker_of_impostor(site)
+    keys = KeyPair.new()
     store = StoreEndpoint("127.0.0.1", 1, "token", "nowhere", "/nowhere")
-    async with site.person(keys) as worker:
+    async with (
+        site.employed(workers=(refs_of(IMPOSTOR, keys),)) as job,
+        site.person(keys) as worker,
+    ):
         me = await worker.system.spawn(Sayer, "worker")
-        for name in ("dispatcher", "coordinator/dispatcher"):
-            to = worker.system.well_known(site.address, name)
+        for who in (f"{SPOT}/0", f"{RESERVED}/0"):
             for lease in range(1, 40):
-                for who in (f"{SPOT}/0", f"{RESERVED}/0", f"{IMPOSTOR}/0"):
-                    offer = BundleOffer("samples/x", 1, 1, store)
-                    done = Completed(who, 1, lease, ("x",), offer, ((1e30,),), 1, 0.0)
-                    for message in (done, ReturnLease(who, 1, lease)):
-                        worker.system.tell(to, message, sender=me)
-            await asyncio.sleep(0.2)
-        pull = Pull(f"{SPOT}/0", 1, 1, 1, 1, (1,), (1,))
-        said = await worker.refusal(pull, sender=me)
-    require(bool(said), "it was given work")
+                offer = BundleOffer(f"samples/{SPOT}/0/1-{lease}", 1, 1, store)
+                done = Completed(who, 1, lease, ("x",), offer, ((1e30,),), 1, 0.0)
+                failed = LeaseFailed(who, 1, lease, "it failed")
+                for message in (done, failed, ReturnLease(who, 1, lease)):
+                    worker.system.tell(job.dispatcher, message, sender=me)
+            pull = Pull(who, 1, 1, 1, 1, (1,), (1,))
+            require_words(await worker.refusal(pull, job.dispatcher, sender=me), "NotAllowed")
+            report = WorkerReport(who, 1, cannot_serve="it is sick", ends=True, state="gone")
+            require_words(await worker.refusal(report, job.runner, sender=me), "NotAllowed")
 
 
 @attack("a report that was overtaken by a later one is said again")

@@ -24,6 +24,7 @@ from spotlight.actors.protocol import (
     JobAccepted,
     JobRefused,
     JobStatus,
+    Membership,
     NodePlan,
     NodeReport,
     SubmitJob,
@@ -405,18 +406,24 @@ class Site:
                 status = await _status_of(user)
 
     @asynccontextmanager
-    async def joined(
+    async def employed(
         self, *, name: str = IMPOSTOR, keys: KeyPair | None = None, **said: Any
-    ) -> AsyncIterator[StoreEndpoint]:
+    ) -> AsyncIterator[Membership]:
         """Be the node that attackers have a key for (or another) while a job runs, and report
-        `said`: it gets the token that nodes get to leave what they made."""
+        `said`: it learns whom its workers are to speak to."""
         async with self.person(keys or self.impostor) as node:
             actor = Impostor(node.coordinator, said, name)
             await node.system.spawn(lambda: actor, "node")
             async with asyncio.timeout(START_S):
-                sink = await asyncio.shield(actor.sink)
-            self.secrets[f"the store's token of {name}"] = sink.token
-            yield sink
+                membership = await asyncio.shield(actor.membership)
+            self.secrets[f"the store's token of {name}"] = membership.sink.token
+            yield membership
+
+    @asynccontextmanager
+    async def joined(self, **said: Any) -> AsyncIterator[StoreEndpoint]:
+        """The same, for the token that nodes get to leave what they made."""
+        async with self.employed(**said) as membership:
+            yield membership.sink
 
 
 def _keys_of(node: Mapping[str, Any]) -> list[str]:
@@ -437,7 +444,7 @@ class Impostor(Sayer):
         worker = ActorRef(f"tcp://127.0.0.1:1/{KeyPair.new().public}", "worker", 1)
         workers = (WorkerRefs(f"{name}/0", 1, worker, worker, worker),)
         self._said = {"node": name, "pool": "spot", "workers": workers, **said}
-        self.sink: asyncio.Future[StoreEndpoint] = asyncio.get_running_loop().create_future()
+        self.membership: asyncio.Future[Membership] = asyncio.get_running_loop().create_future()
 
     async def started(self) -> None:
         """Join."""
@@ -464,5 +471,5 @@ class Impostor(Sayer):
     @handles(NodePlan)
     async def on_plan(self, message: NodePlan) -> None:
         """The plan names the place for what a node makes."""
-        if message.job is not None and not self.sink.done():
-            self.sink.set_result(message.job.membership.sink)
+        if message.job is not None and not self.membership.done():
+            self.membership.set_result(message.job.membership)

@@ -128,6 +128,7 @@ async def own_connections(site: Site) -> None:
                 dealer = context.socket(zmq.DEALER)
                 opened.append(dealer)
                 dealer.setsockopt(zmq.LINGER, 0)
+                dealer.setsockopt(zmq.RECONNECT_IVL, -1)
                 secure(dealer, site.address, site.impostor)
                 dealer.connect(place_of(site.address))
                 where = f"tcp://127.0.0.1:{number + 1}/{site.impostor.public}"

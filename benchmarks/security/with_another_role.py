@@ -121,13 +121,18 @@ async def worker_of_impostor(site: Site) -> KeyPair:
 async def worker_of(site: Site, name: str, node_keys: KeyPair) -> KeyPair:
     """The keys of a worker for which the spot node with this name and these keys has vouched."""
     keys = KeyPair.new()
-    worker = ActorRef(f"tcp://127.0.0.1:1/{keys.public}", "worker", 1)
-    refs = WorkerRefs(f"{name}/0", 1, worker, worker, worker)
+    refs = refs_of(name, keys)
     async with site.person(node_keys) as node:
         me = await node.system.spawn(Sayer, "node")
         report = Impostor(node.coordinator, {}).report_of(me, node=name, workers=(refs,))
         await node.ask(report, sender=me)
     return keys
+
+
+def refs_of(node: str, keys: KeyPair) -> WorkerRefs:
+    """The actors of a worker that has these keys."""
+    worker = ActorRef(f"tcp://127.0.0.1:1/{keys.public}", "worker", 1)
+    return WorkerRefs(f"{node}/0", 1, worker, worker, worker)
 
 
 def _names(guests: GuestList) -> set[tuple[str, bool]]:
@@ -177,16 +182,19 @@ async def anothers_session(site: Site) -> None:
             await honest.ask(EndSession(), began.runner, sender=user)
 
 
-@attack("a spot node's worker gives a trainer's orders to whom it knows of the job")
+@attack("a spot node's worker says to the job what trainers and the coordinator say")
 async def trainers_orders(site: Site) -> None:
-    """The runner and the dispatcher of the job are the coordinator's, which it may speak to."""
-    keys = await worker_of_impostor(site)
-    async with site.person(keys) as worker:
-        for name in ("coordinator", "dispatcher"):
-            to = worker.system.well_known(site.address, name)
-            for order in (
+    await site.until_it_runs()
+    keys = KeyPair.new()
+    async with (
+        site.employed(workers=(refs_of(IMPOSTOR, keys),)) as job,
+        site.person(keys) as worker,
+    ):
+        for to in (job.runner, job.dispatcher, worker.coordinator):
+            for message in (
                 Train(0, 0, ()),
                 StartTrainer("job", site.job(), 0, 1, "", 0, (), 1),
                 TrainerReport(1, 0, 99),
+                CancelJob(),
             ):
-                require_words(await worker.refusal(order, to), "NotAllowed")
+                require_words(await worker.refusal(message, to), "NotAllowed")

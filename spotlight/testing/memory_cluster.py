@@ -81,6 +81,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, FreezableLoop), "processes can be stopped on a FreezableLoop only"
         self.loop = loop
+        (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         self._context = copy_context()
         self.history = History(loop.time)
         self.logs = ActorLogs(self.history)
@@ -153,7 +154,7 @@ class Cluster:
 
         async def boot() -> None:
             transport = self.network.transport(COORDINATOR, guests=Guests())
-            keys = self._keys = self._key_ring(transport, runs)
+            keys = self._keys = await self._key_ring(transport, runs, process.pid)
             coordinator = Coordinator(RunsFolder(runs), rng, open_store, keys)
             system = await self._start_system(process, transport)
             try:
@@ -164,22 +165,18 @@ class Cluster:
 
         await self._inside(process, boot())
 
-    def _key_ring(self, transport: MemoryTransport, runs: Path) -> KeyRing:
-        """Of the coordinator, which knows the cluster's nodes and users; what earlier ones have
-        written down of them is read."""
-        runs.mkdir(parents=True, exist_ok=True)
-        keys = KeyRing(
-            transport,
-            door_file(runs),
-            clock=self.loop.time,
-            random_bytes=self.rng("door").randbytes,
-        )
-        for spec in self.nodes:
-            if keys.passport(address_of(spec.name)) is None:
-                keys.admit_node(spec.name, spec.name, spec.pool)
+    async def _key_ring(self, transport: MemoryTransport, runs: Path, pid: int) -> KeyRing:
+        """Of the coordinator: the first lets all nodes in, the others read what it has written. All
+        know the users."""
+        file = door_file(runs)
+        is_first, chance = not file.exists(), self.rng(f"door {pid}")
+        keys = KeyRing(transport, file, clock=self.loop.time, random_bytes=chance.randbytes)
+        for spec in self.nodes if is_first else ():
+            keys.admit_node(spec.name, spec.name, spec.pool)
         for name, role in self._users.items():
             if keys.passport(address_of(name)) is None:
                 keys.admit_user(name, name, role)
+        await keys.saved()
         return keys
 
     async def start_node(self, name: str) -> None:

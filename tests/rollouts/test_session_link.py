@@ -20,10 +20,12 @@ from spotlight.actors.protocol import (
     SessionRefused,
     TakeGroups,
 )
+from spotlight.actors.protocol.door import AccessRevoked, RevokeAccess
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JobError, NotAllowed, RequestRefused, SessionEnded
 from spotlight.rollouts.groups import RolloutRequest
-from spotlight.testing.memory_cluster import COORDINATOR, Cluster
+from spotlight.testing.memory_cluster import COORDINATOR, DOOR, Cluster
+from spotlight.testing.memory_store import SimulatedStore
 
 
 def test_groups_come_as_they_are_done_each_once(tmp_path: Path) -> None:
@@ -384,6 +386,40 @@ def test_the_next_coordinator_knows_whose_a_session_is(tmp_path: Path) -> None:
             to = cluster.coordinator_actor()
             assert isinstance(await other.ask(to, CancelJob(), timeout_s=5.0), CancelRefused)
         await other.aclose()
+
+    simulate(tmp_path, scene)
+
+
+def test_a_revoked_node_is_out_and_others_do_its_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_back: list[str] = []
+    revoke = SimulatedStore.revoke
+
+    def spied(store: SimulatedStore, owner: str) -> None:
+        taken_back.append(owner)
+        revoke(store, owner)
+
+    monkeypatch.setattr(SimulatedStore, "revoke", spied)
+
+    async def scene(cluster: Cluster) -> None:
+        user = cluster.user()
+        async with program(cluster) as loop:
+            await loop.publish(0)
+            await loop.link.submit([order(number) for number in range(1, 11)])
+            await loop.done(1)
+            taken_back.clear()
+            door = user.well_known(cluster.coordinator_actor().address, DOOR)
+            answer = await user.ask(door, RevokeAccess("b"), timeout_s=5.0)
+            assert answer == AccessRevoked(())
+            assert taken_back == ["b"]
+            assert len(await loop.done(10)) == 10
+        cluster.kill_process(COORDINATOR)
+        await cluster.start_coordinator()
+        await asyncio.sleep(60.0)
+        status = await user.ask(cluster.coordinator_actor(), GetStatus(), timeout_s=5.0)
+        assert isinstance(status, JobStatus)
+        assert {worker.node for worker in status.workers} == {"a"}
 
     simulate(tmp_path, scene)
 

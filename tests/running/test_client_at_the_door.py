@@ -12,6 +12,7 @@ import pytest
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.door import Door
 from spotlight.actors.coordinator.key_ring import KeyRing, door_file
+from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, Down, handles
@@ -32,7 +33,7 @@ class Site:
         self._runs = runs
 
     async def open(self) -> None:
-        transport = ZeroMQTransport()
+        transport = ZeroMQTransport(dialect=own_dialect())
         keys = KeyRing(transport, door_file(self._runs))
         self.system = ActorSystem(transport, rng=random.Random(0), rights=MAY_SAY)
         await self.system.start()
@@ -105,7 +106,9 @@ async def test_a_revoked_node_is_cut_off_before_any_heartbeat_is_missed(site: Si
         await enroll(join, "node", pair.public)
         guests = Guests({join.key: "coordinator"})
         node = ActorSystem(
-            ZeroMQTransport(keys=pair, guests=guests), rng=random.Random(2), rights=MAY_SAY
+            ZeroMQTransport(keys=pair, guests=guests, dialect=own_dialect()),
+            rng=random.Random(2),
+            rights=MAY_SAY,
         )
         await node.start()
         watcher = Watcher(join)

@@ -86,13 +86,12 @@ class KeyRing:
             self._book = KeyBook(key_of(transport.address), timings, saved=saved, now=self._clock())
         except ValueError as error:
             raise _damaged(path, str(error)) from error
-        self._refusals_log = LogLimiter()
-        """Whoever has a token that has ended may ask as often as it likes."""
         self._changes = 0
         self._written = 0
         """How many of them are on the disk."""
         self._written_at = self._clock()
         self._writing = asyncio.Lock()
+        self._refusals_log = LogLimiter()
         self._follow("known from before")
 
     # --- questions ---
@@ -187,8 +186,8 @@ class KeyRing:
         )
         self._follow("another process has its name, or it was away for too long")
         if isinstance(answer, Refusal):
-            unlogged = self._refusals_log.admit(key_of(by), self._clock())
-            if unlogged is not None:
+            unlogged = self._refusals_log.admit("", asyncio.get_running_loop().time())
+            if unlogged is not None:  # whoever has a token may ask for ever
                 log.info(
                     "node_not_enrolled",
                     node=request.node,

@@ -5,9 +5,9 @@ of others are of no meaning. Whoever keeps the book `take_changed`s after each e
 keys may mean something else from then on. A clock that jumps back undoes nothing that somebody
 decided: who was revoked stays so whatever the time.
 
-Invariants: a key is one's alone; a name is one node's alone, and for ever that of a revoked one; no
-node comes by the id of a token, for both are shown out by name;
-each key that is let in as that of a node has used up one use of its token.
+Invariants: a key is one's alone; a name is one node's alone, and for ever that of a revoked one, and
+never the id of a token, as both are shown out by name; each key that is let in as that of a node has
+used up one use of its token.
 """
 
 from __future__ import annotations

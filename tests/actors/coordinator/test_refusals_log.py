@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
+import pytest
 from structlog.testing import capture_logs
 
 from spotlight.actors.coordinator.key_ring import KeyRing
@@ -11,16 +13,18 @@ from spotlight.actors.protocol.door import Enroll, NotEnrolled
 from spotlight.transport.control import KeyPair, MemoryNetwork
 
 
-def test_refusals_of_one_token_are_a_line_a_second_with_how_many_were_left_out() -> None:
-    now = [1_800_000_000.0]
+pytestmark = pytest.mark.virtual_time
+
+
+async def test_refusals_are_a_line_a_second_with_how_many_were_left_out() -> None:
     transport = MemoryNetwork(random.Random(1)).transport("coordinator")
-    ring = KeyRing(transport, clock=lambda: now[0], random_bytes=random.Random(2).randbytes)
+    ring = KeyRing(transport, clock=lambda: 1_800_000_000.0, random_bytes=random.Random(2).randbytes)
     used_up = ring.new_token("node", "spot", uses=1)
     joiner = f"tcp://127.0.0.1:1/{used_up.keys.public}"
     ring.enroll(joiner, Enroll("first", KeyPair.new().public))
     with capture_logs() as lines:
         for second in range(3):
-            now[0] += 1.0
+            await asyncio.sleep(1.0)
             for number in range(100):
                 request = Enroll(f"late-{second}-{number}", KeyPair.new().public)
                 assert isinstance(ring.enroll(joiner, request), NotEnrolled)
