@@ -181,7 +181,7 @@ async def test_one_key_cannot_take_the_places_of_all_others(service: Service, ra
     for number in range(2, 66):
         await raw().greet(service.transport.address, address=raw_address(number))
     refusal = msgpack.unpackb(await first.receive())
-    assert refusal == {"type": "Refusal", "reason": "over 64 connections of one key"}
+    assert refusal["reason"] == "over 64 connections of one key"
     assert service.rejected == {"no_room": 1}
 
 
