@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sqlite3
 import subprocess
 import sys
@@ -32,7 +31,6 @@ import torch
 import yaml
 
 from benchmarks.report import Report
-from spotlight.cloud.signals import GRACE_VARIABLE
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.testing.pipeline_comparison import Case, Difference, compare
@@ -143,17 +141,16 @@ def run_job(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int
     """A whole job with a notice, a kill of everything, and a resumption; raises `AssertionError`
     saying what is not as it should be.
     """
-    run = folder / "run"
+    run, token = folder / "run", folder / "token"
     job = job_of(checkpoint, tuning, folder, spot_workers=spot_workers)
     process = subprocess.Popen(
-        [*SPOTLIGHT, "run", str(job), "--run-folder", str(run)],
+        [*SPOTLIGHT, "run", str(job), "--run-folder", str(run), "--operator-token", str(token)],
         cwd=ROOT,
-        env={**os.environ, GRACE_VARIABLE: "0.3"},
         stdout=subprocess.DEVNULL,
     )
     try:
         _until(lambda: _in_phase(run, "rollout", 1), process)
-        _notice(process, "spot-0")
+        _spotlight("preempt", "spot-0", "--notice", "0.3", "--join", f"@{token}")
         _until(lambda: bool(_events(run, "node_lost")), process)
     finally:
         _kill(process)
@@ -258,15 +255,6 @@ def _until(true: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         assert process.poll() is None, f"the run ended early, with {process.returncode}"
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.02)
-
-
-def _notice(process: subprocess.Popen[bytes], node: str) -> None:
-    """Tell a node of the run that its machine is taken away, as Slurm does."""
-    for below in psutil.Process(process.pid).children(recursive=True):
-        if f"--name {node} " in " ".join(below.cmdline()):
-            below.send_signal(signal.SIGUSR1)
-            return
-    raise AssertionError(f"there is no process of the node {node}")
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

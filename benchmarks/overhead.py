@@ -36,6 +36,7 @@ from spotlight.actors.protocol import (
     WorkerReport,
     WorkerUp,
 )
+from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Role
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY
@@ -92,8 +93,8 @@ class _Parent(Actor):
 
 def _system(worker: str) -> ActorSystem:
     """One that knows the worker by this key."""
-    guests = Guests({worker: "worker"})
-    return ActorSystem(ZeroMQTransport(guests=guests), rng=random.Random(0), rights=MAY_SAY)
+    transport = ZeroMQTransport(guests=Guests({worker: "worker"}), dialect=own_dialect())
+    return ActorSystem(transport, rng=random.Random(0), rights=MAY_SAY)
 
 
 def _requests(job: JobSpec, count: int, round_number: int) -> tuple[Request, ...]:

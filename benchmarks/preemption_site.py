@@ -34,6 +34,7 @@ from spotlight.actors.protocol import (
     WorkerReport,
 )
 from spotlight.actors.protocol.artifacts import picture_key
+from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
@@ -92,6 +93,11 @@ class _TracedLauncher(LocalLauncher):
         environment = {**env, TRACE_VARIABLE: str(self._trace)}
         self.processes[name] = await super().start(traced, environment, name, log_path, secret)
         return self.processes[name]
+
+
+def _system(name: str) -> ActorSystem:
+    transport = ZeroMQTransport(dialect=own_dialect())
+    return ActorSystem(transport, rng=random.Random(name), rights=MAY_SAY)
 
 
 def keys_for(worker: str) -> KeyPair:
@@ -177,7 +183,7 @@ class Site:
         self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
         await self.store.start()
         self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
-        self.system = ActorSystem(ZeroMQTransport(), rng=random.Random(0), rights=MAY_SAY)
+        self.system = _system("coordinator")
         await self.system.start()
         dispatcher = Dispatcher(
             table=self.table,
@@ -208,7 +214,7 @@ class Site:
     async def _add_node(self, name: str) -> None:
         store = BundleStore(self._folder / name, token=name)
         await store.start()
-        system = ActorSystem(ZeroMQTransport(), rng=random.Random(name), rights=MAY_SAY)
+        system = _system(name)
         await system.start()
         self.system.guests.admit(key_of(system.address), "node")
         settings = NodeSettings(
