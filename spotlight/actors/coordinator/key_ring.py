@@ -86,6 +86,7 @@ class KeyRing:
             self._book = KeyBook(key_of(transport.address), timings, saved=saved, now=self._clock())
         except ValueError as error:
             raise _damaged(path, str(error)) from error
+        self._refusals_log = LogLimiter()
         self._changes = 0
         self._written = 0
         """How many of them are on the disk."""

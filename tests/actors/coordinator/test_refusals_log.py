@@ -12,13 +12,14 @@ from spotlight.actors.coordinator.key_ring import KeyRing
 from spotlight.actors.protocol.door import Enroll, NotEnrolled
 from spotlight.transport.control import KeyPair, MemoryNetwork
 
-
 pytestmark = pytest.mark.virtual_time
 
 
 async def test_refusals_are_a_line_a_second_with_how_many_were_left_out() -> None:
     transport = MemoryNetwork(random.Random(1)).transport("coordinator")
-    ring = KeyRing(transport, clock=lambda: 1_800_000_000.0, random_bytes=random.Random(2).randbytes)
+    ring = KeyRing(
+        transport, clock=lambda: 1_800_000_000.0, random_bytes=random.Random(2).randbytes
+    )
     used_up = ring.new_token("node", "spot", uses=1)
     joiner = f"tcp://127.0.0.1:1/{used_up.keys.public}"
     ring.enroll(joiner, Enroll("first", KeyPair.new().public))
