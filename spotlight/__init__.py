@@ -11,7 +11,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
+    from spotlight.actors.runtime import (
+        Actor,
+        ActorRef,
+        ActorSystem,
+        Message,
+        handles,
+        runtime_rights,
+    )
     from spotlight.diffusion.checkpoints import load_model
     from spotlight.errors import (
         JobError,
@@ -42,7 +49,7 @@ if TYPE_CHECKING:
     from spotlight.running.run import RunSummary, run, run_blocking
     from spotlight.trackers import Callback
     from spotlight.training.trainer import Trainer
-    from spotlight.transport.control import ZeroMQTransport
+    from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
 
 __version__ = "0.1.0"
 
@@ -60,8 +67,10 @@ _HOMES = {
     "Failure": "spotlight.rollouts.groups",
     "Group": "spotlight.rollouts.groups",
     "GroupStream": "spotlight.rollouts.streams",
+    "Guests": "spotlight.transport.control",
     "JobError": "spotlight.errors",
     "JobSpec": "spotlight.jobs",
+    "KeyPair": "spotlight.transport.control",
     "Message": "spotlight.actors.runtime",
     "ModelSpec": "spotlight.jobs",
     "RequestRefused": "spotlight.errors",
@@ -85,6 +94,7 @@ _HOMES = {
     "load_model": "spotlight.diffusion.checkpoints",
     "run": "spotlight.running.run",
     "run_blocking": "spotlight.running.run",
+    "runtime_rights": "spotlight.actors.runtime",
     "training_batch": "spotlight.rollouts.training_batches",
 }
 """Every public name, and the module that it is of."""
@@ -103,8 +113,10 @@ __all__ = [
     "Failure",
     "Group",
     "GroupStream",
+    "Guests",
     "JobError",
     "JobSpec",
+    "KeyPair",
     "Message",
     "ModelSpec",
     "RequestRefused",
@@ -128,6 +140,7 @@ __all__ = [
     "load_model",
     "run",
     "run_blocking",
+    "runtime_rights",
     "training_batch",
 ]
 

@@ -24,8 +24,10 @@ NAMES = [
     "Failure",
     "Group",
     "GroupStream",
+    "Guests",
     "JobError",
     "JobSpec",
+    "KeyPair",
     "Message",
     "ModelSpec",
     "RequestRefused",
@@ -49,6 +51,7 @@ NAMES = [
     "load_model",
     "run",
     "run_blocking",
+    "runtime_rights",
     "training_batch",
 ]
 NEED_TORCH = {"Trainer", "load_model", "training_batch"}

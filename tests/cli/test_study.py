@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -163,7 +162,7 @@ def test_the_table_has_a_line_for_every_scoring_and_the_control() -> None:
 
 
 def test_nothing_is_cut_off_in_a_narrow_terminal() -> None:
-    intervals = dataclasses.replace(
+    intervals = msgspec.structs.replace(
         record().comparisons[0].fidelity,
         spearman_median=Estimate(-0.86, (-0.89, -0.82)),
         realised_over_oracle=Estimate(0.95, (0.92, 0.97)),

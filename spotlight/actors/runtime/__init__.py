@@ -8,7 +8,7 @@ processes), `dead_letters`, `envelopes`.
 
 from spotlight.actors.runtime.actor import Actor, from_an_actor, from_this_process, handles
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters
-from spotlight.actors.runtime.envelopes import Done, Down, EndReason
+from spotlight.actors.runtime.envelopes import Done, Down, EndReason, runtime_rights
 from spotlight.actors.runtime.system import ActorSystem
 from spotlight.transport.control import ActorRef, Message
 
@@ -25,4 +25,5 @@ __all__ = [
     "from_an_actor",
     "from_this_process",
     "handles",
+    "runtime_rights",
 ]

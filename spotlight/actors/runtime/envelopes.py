@@ -59,3 +59,10 @@ class PushedBack(Message, frozen=True):
     """The mailbox of `ref` is full and a tell to it was refused: slow down."""
 
     ref: ActorRef
+
+
+def runtime_rights(*roles: str) -> dict[type[Message], frozenset[str]]:
+    """Who may say what runtimes say to each other, in a program whose processes have these roles:
+    all of them. The rights to what their actors say come on top (`ActorSystem`)."""
+    of_runtimes = (Done, Failure, Watch, Unwatch, Ended, PushedBack)
+    return dict.fromkeys(of_runtimes, frozenset(roles))
