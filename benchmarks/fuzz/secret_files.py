@@ -19,7 +19,7 @@ from spotlight.actors.coordinator.key_ring import VERSION, KeyRing, door_file
 from spotlight.errors import UserError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import Node, Token
-from spotlight.running.joining import resolve
+from spotlight.running.join_option import resolve
 from spotlight.running.key_files import key_pair_of
 from spotlight.transport.control import Dialect, KeyPair, MemoryNetwork
 from spotlight.types import TokenRole

@@ -12,7 +12,7 @@ from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing, door_file
 from spotlight.errors import RunFolderError, UserError
 from spotlight.join_token import JoinToken
 from spotlight.running.handed_keys import CoordinatorKeys
-from spotlight.running.joining import OPERATOR_TOKEN
+from spotlight.running.join_option import OPERATOR_TOKEN
 from spotlight.running.key_files import key_pair_of
 from spotlight.store.secret_files import read_secret_file, write_secret_file
 from spotlight.timings import DoorTimings

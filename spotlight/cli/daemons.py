@@ -377,7 +377,7 @@ def _node(
     from spotlight.cli.node_identity import handed_identity, joining_identity
     from spotlight.jobs import MOST_WORKERS_OF_NODE
     from spotlight.preflight.checks import WORKER_MODULES, require_packages
-    from spotlight.running.joining import VARIABLE
+    from spotlight.running.join_option import VARIABLE
     from spotlight.store.memory_folder import MemoryFolder, usable_base
     from spotlight.types import NAME_OF_NODE
 

@@ -84,7 +84,7 @@ def revoke(
 ) -> None:
     """Let a node, or whoever has a join token, in no more; its connections end now."""
     from spotlight.running.client import revoke_access
-    from spotlight.running.joining import resolve
+    from spotlight.running.join_option import resolve
 
     if resolve("--join", join).id == name:
         raise UserError(

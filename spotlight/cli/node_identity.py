@@ -14,7 +14,7 @@ from spotlight.actors.protocol.door import Enroll, Pool
 from spotlight.actors.runtime.loop import unless_told
 from spotlight.errors import UserError
 from spotlight.running.handed_keys import NodeKeys
-from spotlight.running.joining import resolve, transport_of
+from spotlight.running.join_option import resolve, transport_of
 from spotlight.running.key_files import key_pair_of
 from spotlight.transport.control.keys import KeyPair
 

@@ -17,7 +17,7 @@ Answer = TypeVar("Answer")
 def reaching(join: str, call: Callable[[JoinToken], Coroutine[Any, Any, Answer]]) -> Answer:
     """Run one call to the coordinator of a join token; that it does not do what it is asked to is
     an error that the user can fix."""
-    from spotlight.running.joining import resolve, unreached
+    from spotlight.running.join_option import resolve, unreached
 
     token = resolve("--join", join)
     try:

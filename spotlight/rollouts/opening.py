@@ -32,7 +32,7 @@ from spotlight.jobs.hub_names import HUB
 from spotlight.join_token import JoinToken
 from spotlight.permissions import Permissions
 from spotlight.rollouts.publication import Publications
-from spotlight.running.joining import transport_of
+from spotlight.running.join_option import transport_of
 from spotlight.store.memory_folder import MemoryFolder, usable_base
 from spotlight.timings import Timings
 from spotlight.transport.addresses import is_loopback, read_address, tcp_address

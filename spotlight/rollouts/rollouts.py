@@ -30,7 +30,7 @@ from spotlight.rollouts.publication import Kind
 from spotlight.rollouts.session_link import SessionLink
 from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly, choose_version
-from spotlight.running.joining import resolve
+from spotlight.running.join_option import resolve
 
 if TYPE_CHECKING:
     from torch import Tensor

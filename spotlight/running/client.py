@@ -36,7 +36,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.errors import NotAllowed, RequestRefused
 from spotlight.jobs import JobSpec
 from spotlight.join_token import JoinToken
-from spotlight.running.joining import transport_of
+from spotlight.running.join_option import transport_of
 from spotlight.timings import Timings
 from spotlight.types import Pool, TokenRole
 
@@ -136,7 +136,7 @@ class CoordinatorClient:
 @asynccontextmanager
 async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
     """Connect to the coordinator that a join token names, as its submitter or operator: see
-    `joining.resolve`."""
+    `join_option.resolve`."""
     system = ActorSystem(
         transport_of(join), rng=random.Random(secrets.randbits(64)), rights=MAY_SAY
     )

@@ -16,7 +16,7 @@ import pytest
 from benchmarks.live.run_comparison import differences
 from spotlight.errors import ActorError, UserError
 from spotlight.running.client import get_status
-from spotlight.running.joining import resolve
+from spotlight.running.join_option import resolve
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,

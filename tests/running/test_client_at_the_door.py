@@ -19,7 +19,7 @@ from spotlight.actors.runtime import Actor, ActorSystem, Down, handles
 from spotlight.errors import NotAdmitted, NotAllowed, RequestRefused
 from spotlight.join_token import JoinToken
 from spotlight.running.client import connect, end_of_token
-from spotlight.running.joining import transport_of
+from spotlight.running.join_option import transport_of
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.transport.control import Guests, ZeroMQTransport
 from spotlight.transport.control.keys import KeyPair

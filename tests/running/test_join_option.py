@@ -15,7 +15,7 @@ from spotlight.errors import (
     UserError,
 )
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.running.joining import VARIABLE, resolve, transport_of, unreached
+from spotlight.running.join_option import VARIABLE, resolve, transport_of, unreached
 from spotlight.store.secret_files import write_secret_file
 from spotlight.transport.control.keys import KeyPair, key_of
 
