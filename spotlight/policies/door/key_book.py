@@ -211,7 +211,12 @@ class KeyBook:
         if passport is None or passport.role not in ("joiner", "operator"):
             return Refusal("whoever has this key lets no node in; join with a token for nodes")
         known = self._nodes.get(name)
-        if known is not None and known.key == key and known.revoked_at is None:
+        if known is not None and known.revoked_at is not None:  # whatever became of its token
+            return Refusal(
+                f"the node `{name}` was revoked {_on(known.revoked_at)}, and no node of that name"
+                " is let in again; give this one another --name if it may come"
+            )
+        if known is not None and known.key == key:
             if pool is None or pool == known.pool:
                 return known.pool
             return Refusal(f"the node `{name}` is in the pool {known.pool}, and not in {pool}")
@@ -356,11 +361,6 @@ class KeyBook:
         self, name: str, key: str, known: Node | None, wanted: Pool, now: float
     ) -> Refusal | None:
         """Why a node cannot have that name, or that key."""
-        if known is not None and known.revoked_at is not None:
-            return Refusal(
-                f"the node `{name}` was revoked {_on(known.revoked_at)}, and no node of that name"
-                " is let in again; give this one another --name if it may come"
-            )
         if owner := self._owner(key):
             return Refusal(f"the key of the node `{name}` is {owner}; give it one of its own")
         if name in self._tokens:

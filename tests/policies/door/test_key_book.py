@@ -320,6 +320,15 @@ def test_a_revoked_node_may_not_come_back_under_its_name(book: KeyBook) -> None:
     assert left(book) == 2
 
 
+def test_a_revoked_node_hears_that_it_was_revoked_whatever_became_of_its_token(
+    book: KeyBook,
+) -> None:
+    enroll(book)
+    book.revoke("node", NOW)
+    book.revoke("spot01", NOW)
+    assert "the node `node` was revoked" in refused(enroll(book, key="other"))
+
+
 def test_a_revoked_node_s_key_may_not_come_back_under_another_name(book: KeyBook) -> None:
     enroll(book)
     book.report("fresh", ("worker",), NOW)
