@@ -23,6 +23,7 @@ from benchmarks.preemption_site import LIMIT_S, Site, keys_for, make_requests
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import Demand, DemandClass
 from spotlight.timings import Timings
+from spotlight.transport.control.keys import place_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import SamplingSettings
 
@@ -224,7 +225,7 @@ class GroupSite(Site):
         """Where the node and its workers are dialled."""
         workers = self.coordinator.workers("node-0")
         addresses = [self.system.address, *(refs.leader.address for refs in workers)]
-        return {int(address.rpartition(":")[2]) for address in addresses}
+        return {int(place_of(address).rpartition(":")[2]) for address in addresses}
 
     @property
     def groups(self) -> list[tuple[str, ...]]:

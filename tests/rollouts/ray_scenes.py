@@ -23,6 +23,7 @@ from ray.exceptions import RayActorError, TaskCancelledError
 
 from spotlight import (
     JobError,
+    KeyPair,
     ModelSpec,
     RequestRefused,
     RolloutRequest,
@@ -33,6 +34,7 @@ from spotlight import (
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.errors import ActorError
 from spotlight.jobs import PoolSpec, PoolsSpec
+from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.rollouts.ray_actor import RolloutActor
 from spotlight.running.local_cluster import LocalPlaces, local_cluster
 from spotlight.store.memory_folder import SHARED_MEMORY
@@ -75,7 +77,8 @@ def error_of(reference: Any) -> Exception:
 
 def errors() -> None:
     """Errors of every call arrive with their types and fields."""
-    nowhere = actor(partial(Rollouts.connect, "127.0.0.1:9", **OPTIONS))
+    token = JoinToken("127.0.0.1:9", KeyPair.new().public, "nobody", bytes(SECRET_BYTES))
+    nowhere = actor(partial(Rollouts.connect, str(token), **OPTIONS))
     assert isinstance(error_of(nowhere.capacity.remote()), ActorError)
 
     rollouts = actor(LOCAL)
