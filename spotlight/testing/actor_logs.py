@@ -145,6 +145,10 @@ class ActorLogs:
             )
         self.acks.forgetting(prefix)
 
+    def _on_state_saving(self, completed: int) -> None:
+        # The coordinator may be killed before it says that this is on record.
+        self._kept = max(self._kept, completed)
+
     def _on_state_saved(self, completed: int) -> None:
         self._kept = completed
 

@@ -134,6 +134,19 @@ def test_samples_that_are_deleted_before_the_state_after_them_is_kept_are_notice
     assert bool(history.violations) == noticed
 
 
+def test_a_state_may_be_on_record_before_the_coordinator_says_so(
+    logs: ActorLogs, history: History
+) -> None:
+    with logs.reading():
+        LOG.debug("state_saved", completed=1)
+        LOG.debug("state_saving", completed=2)  # it is killed now
+        LOG.debug("requests_forgotten", prefix="rollout/1/")
+        assert not history.violations
+        LOG.debug("state_saved", completed=1)
+        LOG.debug("requests_forgotten", prefix="rollout/1/")
+    assert len(history.violations) == 1
+
+
 # --- the journal's file ---
 
 

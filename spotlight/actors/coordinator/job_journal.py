@@ -246,8 +246,10 @@ class JobJournal:
 
     def save_state(self, state: TrainingState | None) -> None:
         """Lost trainers go on from here; None: from the checkpoint."""
+        completed = 0 if state is None else state.completed
+        log.debug("state_saving", completed=completed)
         self._write({"state": None if state is None else _encode(state)})
-        log.debug("state_saved", completed=0 if state is None else state.completed)
+        log.debug("state_saved", completed=completed)
 
     def bundles(self, kind: RequestKind, iteration: int) -> set[BundleOffer]:
         """What the requests of a kind and iteration have left in the run folder's store."""
