@@ -5,20 +5,28 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 _LISTENS = "0A"
 
 
-def listening_addresses(pid: int) -> set[str]:
-    """The addresses, without ports, to which the TCP sockets of a process are bound that listen."""
-    inodes, found = _inodes(pid), set[str]()
+def listening_sockets(pid: int) -> set[tuple[str, str]]:
+    """The listening TCP sockets of a process: the inode of each, and the address, without its port,
+    to which it is bound."""
+    inodes, found = _inodes(pid), set[tuple[str, str]]()
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
             _, local, _, state, *_, inode = line.split()[:10]
             if state == _LISTENS and inode in inodes:
-                found.add(str(_address(local.partition(":")[0])))
+                found.add((inode, str(_address(local.partition(":")[0]))))
     return found
+
+
+def listening_addresses(pid: int, *, but: Collection[tuple[str, str]] = ()) -> set[str]:
+    """The addresses of these sockets, of those that are not among `but`: what other tests left
+    open in the same process says nothing about this one."""
+    return {address for inode, address in listening_sockets(pid) - set(but)}
 
 
 def _inodes(pid: int) -> set[str]:

@@ -9,6 +9,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -54,6 +55,13 @@ class Place:
         assert made.code == 0, made.errors
         return made.output.strip()
 
+    def tokens(self) -> list[dict[str, Any]]:
+        """All that were made, in their order."""
+        listed: list[dict[str, Any]] = json.loads(
+            self.workplace.spotlight("token", "list", "--json").output
+        )
+        return listed
+
     def node(self, name: str, *options: str | Path) -> subprocess.Popen[str]:
         """A node that joins."""
         return self.workplace.daemon("node", "--name", name, *options)
@@ -95,6 +103,7 @@ def test_a_token_that_is_mistyped_expired_or_revoked_is_one_line_that_says_so(pl
     token = place.token("--ttl", "1s")
     mistyped = str(replace(JoinToken.parse("token", token), secret=bytes(SECRET_BYTES)))
     assert "does not know this join token" in place.refused("a", "--join", mistyped)
+    wait_until(lambda: place.tokens()[-1]["expires_in_s"] <= 0, "its end")
     assert "expired on" in place.refused("b", "--join", token)
     revoked = place.token()
     assert place.workplace.spotlight("revoke", revoked.split(".")[-2]).code == 0
@@ -246,8 +255,7 @@ def test_a_coordinator_that_moves_keeps_its_key_and_its_operators_token(place: P
     place.start()
     assert place.operator() == replace(before, place=place.listen)
     assert place.workplace.spotlight("status").code == 0
-    tokens = json.loads(place.workplace.spotlight("token", "list", "--json").output)
-    assert [token["id"] for token in tokens] == [before.id]
+    assert [token["id"] for token in place.tokens()] == [before.id]
 
 
 def test_a_local_run_leaves_no_key_behind(workplace: Workplace) -> None:

@@ -15,7 +15,7 @@ import torch
 from spotlight.errors import TransportError
 from spotlight.transport.collectives import Group, meet
 from spotlight.transport.rendezvous import Rendezvous
-from tests.listening_sockets import listening_addresses
+from tests.listening_sockets import listening_addresses, listening_sockets
 
 LIMIT_S = 20.0
 
@@ -107,6 +107,7 @@ class Pair:
 
 
 def test_two_ranks_meet_and_move_tensors(threads: ThreadPoolExecutor) -> None:
+    before = listening_sockets(os.getpid())
     pair = Pair(threads)
     groups = [joining.result(LIMIT_S) for joining in (pair.join(0), pair.join(1))]
     tensors = [torch.full((3,), 5.0), torch.zeros(3)]
@@ -116,7 +117,7 @@ def test_two_ranks_meet_and_move_tensors(threads: ThreadPoolExecutor) -> None:
     ]:
         moving.result(LIMIT_S)
     assert tensors[1].tolist() == [5.0] * 3
-    assert listening_addresses(os.getpid()) <= {"127.0.0.1"}
+    assert listening_addresses(os.getpid(), but=before) <= {"127.0.0.1"}
     for group in groups:
         group.close()
 

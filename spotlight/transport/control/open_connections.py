@@ -55,6 +55,10 @@ class OpenConnections:
         """How many connections there are."""
         return len(self._waiting) + len(self._guests) + len(self._leaving)
 
+    def is_waiting(self, descriptor: int) -> bool:
+        """Whether it has brought nothing yet, and may."""
+        return descriptor in self._waiting
+
     def is_leaving(self, descriptor: int) -> bool:
         """Whether nothing that it says counts any more."""
         return descriptor in self._leaving
@@ -91,6 +95,11 @@ class OpenConnections:
             self._farewell_s, self._see_off, descriptor
         )
 
+    def end(self, descriptor: int) -> None:
+        """End a connection at once."""
+        self.gone(descriptor)
+        self._connections.shut_down(descriptor)
+
     def close(self) -> None:
         """Forget all; the socket that holds the connections is closing."""
         for descriptor in list(self._leaving):
@@ -101,20 +110,16 @@ class OpenConnections:
     def _see_off(self, descriptor: int) -> None:
         self._drain()
         if descriptor in self._leaving:
-            self._end(descriptor)
+            self.end(descriptor)
 
     def _make_room(self) -> None:
         self._making_room = None
         self._drain()
         while len(self) > self._limit:
             least_needed = self._least_needed()
-            self._end(least_needed)
+            self.end(least_needed)
             self._turned_away(least_needed)
 
     def _least_needed(self) -> int:
         crowd = self._waiting if len(self._waiting) > self._places_to_wait else self._guests
         return next(iter(self._leaving or crowd))
-
-    def _end(self, descriptor: int) -> None:
-        self.gone(descriptor)
-        self._connections.shut_down(descriptor)

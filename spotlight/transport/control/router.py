@@ -187,6 +187,8 @@ class Router:
         if self.open.is_leaving(descriptor):
             self._owner.report_rejected("", "cut_off", "a connection went on after it was cut off")
             return
+        if not self.open.is_waiting(descriptor):
+            return  # it has ended since: nobody could be answered
         address = ""
         try:
             hello = wire.decode(payload.buffer, whole=whole)
@@ -282,7 +284,7 @@ class Router:
             self._owner.input_rejected(link, error)
         elif not self.open.is_leaving(descriptor):
             self._owner.report_rejected("", error.reason, str(error))
-            self.open.show_out(descriptor)
+        self.open.end(descriptor)  # every moment would bring more
 
     def _end_silent(self, descriptor: int) -> None:
         link = self._descriptors.get(descriptor)

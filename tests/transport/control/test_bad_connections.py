@@ -148,6 +148,7 @@ async def test_a_large_frame_before_a_key_is_proved_ends_the_connection(
     assert psutil.Process().memory_info().rss - before < 64 * MEBIBYTE
 
 
+@pytest.mark.parametrize("service", [{"times": {"guard_period_s": 0.05}}], indirect=True)
 @pytest.mark.parametrize("says_hello", [False, True])
 async def test_a_message_of_very_many_parts_is_ended_before_its_last_part(
     service: Service, raw: Raw, says_hello: bool
@@ -157,7 +158,7 @@ async def test_a_message_of_very_many_parts_is_ended_before_its_last_part(
         await guest.greet(service.transport.address)
     else:
         await guest.come_in(service.transport.address)
-    guest.socket.send_multipart([bytes(MEBIBYTE)] * 512)
+    guest.socket.send_multipart([bytes(MEBIBYTE)] * 1024)
     await eventually(lambda: service.rejected == {"oversized": 1})
     await eventually(lambda: len(service.transport.router.open) == 1)
     await service.goes_on()
