@@ -37,7 +37,7 @@ from benchmarks.exploration.ratios import student_margin
 from benchmarks.report import Report, at_least_one
 from benchmarks.time_to_target import Curve, smoothed
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.testing.profile import Profile, load_profile
+from spotlight_simulation.profile import Profile, load_profile
 
 HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"

@@ -4,8 +4,8 @@ disturbed by faults that follow from its seed.
     python -m benchmarks.chaos --json [--quick]
 
 The real coordinator, nodes and group leaders run on virtual time; every history is checked against
-the invariants of `spotlight.testing.invariants`, or `session_invariants`. A fault counts only where
-it changed something.
+the invariants of `spotlight_simulation.invariants`, or `session_invariants`. A fault counts only
+where it changed something.
 
 Figures: `sessions` are the seeds that drove one, `violations` those whose history breaks an
 invariant, `fewest_effective_faults` is the count of the rarest kind of fault, and
@@ -21,7 +21,7 @@ import asyncio
 import time
 
 from benchmarks.report import Figure, Report
-from spotlight.testing.chaos import (
+from spotlight_simulation.chaos import (
     Scenario,
     chaos_job,
     run_seeds,
@@ -31,8 +31,8 @@ from spotlight.testing.chaos import (
     total_effects,
     total_situations,
 )
-from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.processes import NodeSpec
+from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.processes import NodeSpec
 
 SEEDS = 2000
 QUICK_SEEDS = 40

@@ -53,9 +53,9 @@ import psutil
 from benchmarks.control_plane_farm import BATCH, Config, keys_of, offer
 from benchmarks.control_plane_loss import double_loss
 from benchmarks.report import Report, quantile
-from spotlight.actors.coordinator.job_journal import JobJournal
-from spotlight.actors.coordinator.publications import Publications
-from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.publications import Publications
+from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import ActorRef

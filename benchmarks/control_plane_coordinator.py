@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spotlight.actors.coordinator import request_queue
 from spotlight.actors.coordinator.key_ring import KeyRing
+from spotlight.actors.coordinator.tenant import request_queue
 from spotlight.actors.protocol import Completed, Grant, roles
 from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import remote

@@ -25,7 +25,6 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, hand
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import MailboxFull
-from spotlight.testing.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 from spotlight.transport.control import (
     PROTOCOL_VERSION,
     Guests,
@@ -37,6 +36,7 @@ from spotlight.transport.control import (
 )
 from spotlight.transport.control.doorkeeper import Doorkeeper
 from spotlight.transport.control.keys import key_bytes, place_of
+from spotlight_simulation.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 
 _BODY = b"x" * 128
 _LIMIT_S = 120.0

@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 
 from benchmarks.control_plane_farm import offer
-from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Completed, HeldLease, Pull
 from spotlight.policies.dispatch.instructions import GrantLease, Instruction, RequestsFinished
 from spotlight.policies.dispatch.pace import Pace

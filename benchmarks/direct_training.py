@@ -4,7 +4,7 @@ test-bed.
 While the trainers train iteration i, spot workers make full previews of the prompts of i + 1 with
 the weights that i began with, as many as fit. Those whose scores vary most are the samples of
 i + 1; DiffusionNFT's old policy is the newest weights. Samples and updates are really computed; how
-long they take is the word of a profile (`spotlight.testing.profile`), jitter left out.
+long they take is the word of a profile (`spotlight_simulation.profile`), jitter left out.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.validation_sampler import held_out_score
-from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.assets import read_prompts
 from spotlight.diffusion.samplers import SampleBatch
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed, draw_prompts
 from spotlight.policies.exploration.selection import max_variance_subset
 from spotlight.studies.one_process import OneProcess, ScoredSamples
-from spotlight.testing.profile import Profile
+from spotlight_simulation.profile import Profile
 
 RESERVED, SPOT = 4, 8
 """GPUs. Reserved ones train; the first rollout is made by all."""

@@ -33,8 +33,8 @@ import yaml
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.policies.dispatch.rows import SavedRow
-from spotlight.testing.pipeline_comparison import Case, Difference, compare
-from spotlight.testing.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
+from spotlight_simulation.pipeline_comparison import Case, Difference, compare
+from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent
 SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]

@@ -32,15 +32,20 @@ from spotlight.diffusion.geometry import Grid
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 from spotlight.preflight.memory import trained_bytes
-from spotlight.testing.live_memory import (
+from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight_simulation.live_memory import (
     LiveMemory,
     attention_in_one_kernel,
     most_allocated,
     saved_bytes,
 )
-from spotlight.testing.outlines import OUTLINES, make_conditioning, make_transformer, write_outline
-from spotlight.testing.tiny_families import make_tiny_checkpoint
-from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight_simulation.outlines import (
+    OUTLINES,
+    make_conditioning,
+    make_transformer,
+    write_outline,
+)
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 RANK = 64
 SIZES = {

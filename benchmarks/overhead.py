@@ -22,11 +22,11 @@ import msgspec
 import torch
 
 from benchmarks.report import Report
-from spotlight.actors.coordinator.dispatcher import Dispatcher
-from spotlight.actors.coordinator.job_journal import JobJournal
-from spotlight.actors.coordinator.request_plans import rollout_settings
-from spotlight.actors.coordinator.request_queue import Ended
-from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_queue import Ended
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import (
     JobPlan,
     Membership,

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from benchmarks.preemption_bound import Record, loss, most_lost
 from benchmarks.preemption_site import EXAMPLE, Site, make_requests, opened
 from benchmarks.report import Report, quantile
-from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model

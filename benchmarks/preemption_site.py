@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from benchmarks.noted_table import NotedPace, NotedTable
 from benchmarks.traced_worker import TRACE_VARIABLE
-from spotlight.actors.coordinator.dispatcher import Dispatcher
-from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.node_plans import NodePlans
-from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
-from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
     Acknowledged,

@@ -41,7 +41,7 @@ from benchmarks.regroup_events import Belongings, Events, belongings, shared_mem
 from benchmarks.regroup_kills import Regrouping, Trials, measure
 from benchmarks.regroup_site import WORKERS, GroupSite
 from benchmarks.report import Figure, Report, quantile
-from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.actors.node import liveness
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run

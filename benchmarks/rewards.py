@@ -32,8 +32,8 @@ from spotlight.rewards.http_scorer import HttpScorer
 from spotlight.rewards.ocr import OcrScorer
 from spotlight.rewards.reading import RapidReader
 from spotlight.rewards.validity import score_with
-from spotlight.testing.faulty_reward_server import FAULTS, Fault, FaultyRewardServer
 from spotlight.types import Prompt
+from spotlight_simulation.faulty_reward_server import FAULTS, Fault, FaultyRewardServer
 
 ROOT = Path(__file__).parents[1]
 EDGES = (512, 1280)

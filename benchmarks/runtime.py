@@ -36,8 +36,8 @@ from spotlight.actors.runtime.launcher import LocalLauncher, die_with_parent
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import MailboxFull
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import ZeroMQTransport
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 IN_FLIGHT = 64
 BODY_BYTES = 128

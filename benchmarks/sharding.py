@@ -40,8 +40,6 @@ from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import ModelSpec, SamplerSpec, TrainingSpec
 from spotlight.store.run_folder import checkpoint_path
-from spotlight.testing.ports import unused_port
-from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.forwards import Forwards
@@ -53,6 +51,8 @@ from spotlight.transport.collectives import init_group
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.files import deposit
 from spotlight.types import StoreEndpoint
+from spotlight_simulation.ports import unused_port
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 FAMILIES = ("qwen-image", "sd3", "flux", "wan")
 RANKS = (1, 2, 4)
@@ -63,7 +63,7 @@ ITERATIONS = 3
 KILLS = 20
 LIMIT_S = 120.0
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["spotlight.testing.tiny_families", "spotlight.training.trainer"])
+CONTEXT.set_forkserver_preload(["spotlight_simulation.tiny_families", "spotlight.training.trainer"])
 SAMPLER = SamplerSpec(height=32, width=32, steps=4, micro_batch=2)
 SHARDED = TrainingSpec(
     sharded=True,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from spotlight.actors.coordinator.request_plans import evaluation_settings
+from spotlight.actors.coordinator.tenant.request_plans import evaluation_settings
 from spotlight.assets import read_prompts
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed

@@ -33,7 +33,7 @@ from benchmarks.report import Report
 from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
 from benchmarks.validation_sampler import measured_with
-from spotlight.actors.coordinator.request_plans import evaluation_requests
+from spotlight.actors.coordinator.tenant.request_plans import evaluation_requests
 from spotlight.actors.protocol import (
     CancelJob,
     GetStatus,
@@ -45,17 +45,17 @@ from spotlight.actors.protocol import (
 from spotlight.assets import read_prompt_lines, read_prompts
 from spotlight.errors import ActorError, SpotlightError
 from spotlight.jobs import JobSpec, ValidationSpec, job_to_yaml, parse_job
-from spotlight.testing import fingerprints
-from spotlight.testing.chaos import scratch_folder, silence
-from spotlight.testing.fault_injector import FaultInjector
-from spotlight.testing.faults import Fault
-from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.history import History
-from spotlight.testing.memory_cluster import Cluster
-from spotlight.testing.numerics import Numerics
-from spotlight.testing.processes import NodeSpec
-from spotlight.testing.profile import Profile, load_profile
 from spotlight.types import Request
+from spotlight_simulation import fingerprints
+from spotlight_simulation.chaos import scratch_folder, silence
+from spotlight_simulation.fault_injector import FaultInjector
+from spotlight_simulation.faults import Fault
+from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.history import History
+from spotlight_simulation.memory_cluster import Cluster
+from spotlight_simulation.numerics import Numerics
+from spotlight_simulation.processes import NodeSpec
+from spotlight_simulation.profile import Profile, load_profile
 
 SOL_RL_SPLIT = Path(__file__).parent / "profiles" / "sol-rl-split.yaml"
 
@@ -231,7 +231,7 @@ def main() -> None:
 
     import torch  # not for --help
 
-    from spotlight.testing.real_numerics import RealNumerics
+    from spotlight_simulation.real_numerics import RealNumerics
 
     torch.set_num_threads(1)  # of such small tensors several threads would only get in their way
     changes = dict(QUICK) if options.quick else {}

@@ -25,7 +25,7 @@ import psutil
 import pytest
 import structlog
 
-from spotlight.testing.virtual_time import VirtualTimeLoop
+from spotlight_simulation.virtual_time import VirtualTimeLoop
 
 ALLOWED_THREADS = (
     "waitpid-",

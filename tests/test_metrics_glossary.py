@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.run_events import EVENTS
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import EVENTS
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "metrics.md"

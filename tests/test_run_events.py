@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 import msgspec
 import pytest
 
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     EVENTS,
     LeasesExpired,
     RunEvent,

@@ -9,7 +9,8 @@ import msgspec
 import msgspec.inspect as types
 import pytest
 
-from spotlight.actors.coordinator.job_journal import (
+from spotlight.actors.coordinator.session.session_folder import SavedSession
+from spotlight.actors.coordinator.tenant.job_journal import (
     Checkpoint,
     Identity,
     Rewound,
@@ -17,7 +18,6 @@ from spotlight.actors.coordinator.job_journal import (
     Trainers,
     TrainingState,
 )
-from spotlight.actors.coordinator.session_folder import SavedSession
 from spotlight.actors.protocol import WeightsOffer
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY

@@ -16,19 +16,19 @@ import msgspec
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "metrics.md"
 RECORDS = ("run_metrics.py", "run_events.py", "trainer_events.py")
-SOURCES = [ROOT / "spotlight" / name for name in RECORDS]
+SOURCES = [ROOT / "spotlight" / "record" / name for name in RECORDS]
 
 sys.path.insert(0, str(ROOT))
 
 from spotlight.docstrings import read_docstrings  # noqa: E402 (it need not be installed)
-from spotlight.run_events import EVENTS  # noqa: E402
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics  # noqa: E402
+from spotlight.record.run_events import EVENTS  # noqa: E402
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics  # noqa: E402
 
 INTRODUCTION = """\
 # Metrics and events of a run
 
-<!-- Written by tools/make_metrics_glossary.py from spotlight/run_metrics.py, run_events.py and
-trainer_events.py; edit the docstrings there. -->
+<!-- Written by tools/make_metrics_glossary.py from spotlight/record/run_metrics.py,
+run_events.py and trainer_events.py; edit the docstrings there. -->
 
 The lines of `metrics.jsonl` have a `kind`, `iteration` or `validation`; those of `events.jsonl`
 have an `event`, their name. Callbacks ([trackers](trackers.md)) get the same as typed records.

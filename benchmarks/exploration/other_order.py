@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import random
 
-from spotlight.testing.numerics import Batch, Update
-from spotlight.testing.real_numerics import RealNumerics
+from spotlight_simulation.numerics import Batch, Update
+from spotlight_simulation.real_numerics import RealNumerics
 
 
 class OtherOrder(RealNumerics):

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.exploration.cases import Unit
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from spotlight.errors import SpotlightError
-from spotlight.testing.chaos import scratch_folder
+from spotlight_simulation.chaos import scratch_folder
 
 _SPAWN = multiprocessing.get_context("spawn")
 _LONGEST_RUN_S = 7200.0

@@ -19,10 +19,10 @@ from benchmarks.time_to_target import SMOOTHED, Curve, milestones, time_to
 from benchmarks.virtual_testbed import run_on_testbed
 from spotlight.errors import SpotlightError
 from spotlight.jobs import JobSpec
-from spotlight.testing.profile import Profile, load_profile
+from spotlight_simulation.profile import Profile, load_profile
 
 if TYPE_CHECKING:
-    from spotlight.testing.real_numerics import RealNumerics
+    from spotlight_simulation.real_numerics import RealNumerics
 
 
 class NoReference(SpotlightError):
@@ -65,7 +65,7 @@ class VirtualRuns:
         raises, `JobError` and `NoReference`.
         """
         from benchmarks.exploration.other_order import OtherOrder
-        from spotlight.testing.real_numerics import RealNumerics  # torch: not for --help
+        from spotlight_simulation.real_numerics import RealNumerics  # torch: not for --help
 
         numerics: RealNumerics | None = None
         for case in unit:

@@ -27,8 +27,8 @@ from benchmarks.report import machine
 from benchmarks.time_to_target import LEVELS, SMOOTHED, Curve, milestones
 from benchmarks.validation_sampler import held_out_score
 from spotlight.jobs import JobSpec, ValidationSpec, job_from_data, job_to_yaml
+from spotlight.record.run_events import WeightsPublished
 from spotlight.report.run_reading import read_run
-from spotlight.run_events import WeightsPublished
 
 _TASK = "ocr"
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "ocr-tiny-reuse.yaml"

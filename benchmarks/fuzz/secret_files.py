@@ -21,8 +21,9 @@ from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import Node, Token
 from spotlight.running.join_option import resolve
 from spotlight.running.key_files import key_pair_of
-from spotlight.transport.control import Dialect, KeyPair, MemoryNetwork
+from spotlight.transport.control import Dialect, KeyPair
 from spotlight.types import TokenRole
+from spotlight_simulation.memory_network import MemoryNetwork
 
 _SECRET = bytes(range(SECRET_BYTES))
 _PAIR = KeyPair.derived(b"a file")

@@ -15,8 +15,8 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
 from spotlight.jobs import ModelSpec, SamplerSpec, TrainingSpec, WindowSpec
-from spotlight.testing.pipeline_comparison import compare
 from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight_simulation.pipeline_comparison import compare
 
 PROMPTS = ["a cat", "a dog", "a house", "a tree"]
 SEEDS = [1, 2, 3, 4]

@@ -35,10 +35,10 @@ from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import ActorError, RequestRefused
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.run_events import NodeJoined, NodeLost, PhaseBegan, RunEvent
+from spotlight.record.run_events import NodeJoined, NodeLost, PhaseBegan, RunEvent
 from spotlight.running.client import CoordinatorClient, connect
 from spotlight.store.memory_folder import remove_leftovers
-from spotlight.testing.faults import Fault
+from spotlight_simulation.faults import Fault
 
 _LIVENESS_S = 180.0
 """A job ends within this time of the last fault, or of its begin."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spotlight.actors.protocol import JobStatus
 from spotlight.errors import ActorError
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     PhaseBegan,
     RunEvent,
     RunFinished,

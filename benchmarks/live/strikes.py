@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from spotlight.testing.faults import Fault, FaultKind
+from spotlight_simulation.faults import Fault, FaultKind
 
 PARTITIONS: tuple[FaultKind, ...] = ("partition", "one_way_partition")
 _COUNTS: dict[FaultKind, tuple[int, ...]] = {

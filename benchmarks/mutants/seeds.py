@@ -14,7 +14,7 @@ import time
 
 import msgspec
 
-from spotlight.testing.chaos import run_seed
+from spotlight_simulation.chaos import run_seed
 
 _LIMIT_S = 60.0
 

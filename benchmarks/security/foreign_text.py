@@ -25,9 +25,9 @@ from spotlight.actors.protocol.up import WorkerTrouble
 from spotlight.diffusion.hub_cache import CheckpointFolder
 from spotlight.errors import CheckpointError
 from spotlight.jobs.hub_names import HubFile, HubName
-from spotlight.testing.ports import unused_port
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
+from spotlight_simulation.ports import unused_port
 
 _ESCAPES = "\x1b[2J\x1b]0;owned\x07\x9b31m\u202egnp.exe\u2066\x00"
 _LONGEST = 8192

@@ -46,9 +46,9 @@ from spotlight.actors.runtime import ActorRef, handles
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.join_token import JoinToken
-from spotlight.testing.ports import unused_port
 from spotlight.transport.control import KeyPair
 from spotlight.types import StoreEndpoint
+from spotlight_simulation.ports import unused_port
 
 ROOT = Path(__file__).parents[2]
 START_S = 120.0

@@ -17,7 +17,7 @@ from benchmarks.security.network import COORDINATOR, RESERVED, SPOT, Namespaces,
 from benchmarks.security.on_the_wire import PLANTED, clear_text
 from benchmarks.security.site import Site
 from benchmarks.security.sniffer import Sniffer
-from spotlight.run_events import WorkerStateBegan, decode_event
+from spotlight.record.run_events import WorkerStateBegan, decode_event
 
 
 class Trial:

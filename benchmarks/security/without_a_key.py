@@ -33,10 +33,10 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.protocol.door import Enroll, GetGuests, NewToken, RevokeAccess
 from spotlight.join_token import JoinToken
-from spotlight.testing.ports import unused_port
 from spotlight.transport.control import KeyPair
 from spotlight.transport.control.keys import key_bytes
 from spotlight.transport.control.wire import encode
+from spotlight_simulation.ports import unused_port
 
 _HANDSHAKE_S = 10.0
 """Within this time libzmq ends a connection that proves no key."""

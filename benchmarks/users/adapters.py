@@ -22,9 +22,9 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import family_of
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import LoraSpec, ModelSpec
-from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.export import export_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 FAMILIES = ("qwen-image", "sd3", "flux", "wan")
 _FOR_DIFFUSERS, _FOR_PEFT = "for-diffusers", "for-peft"

@@ -25,7 +25,7 @@ from benchmarks.users.case import Figures, case, require, spotlight
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.errors import CheckpointError
 from spotlight.jobs import ModelSpec
-from spotlight.testing.tiny_families import make_tiny_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 Change = Callable[[Path], None]
 """Turns a copy of a tiny checkpoint of FLUX into what a user has."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from benchmarks.users.case import Check, Ended, case, require, spotlight
-from spotlight.actors.coordinator.job_journal import require_same_prompts
+from spotlight.actors.coordinator.tenant.job_journal import require_same_prompts
 from spotlight.assets import ASSETS, read_prompt_lines, read_prompts
 from spotlight.jobs import load_job
 from spotlight.preflight.checks import read_job_files

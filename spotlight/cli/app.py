@@ -323,7 +323,12 @@ def chaos(
 ) -> None:
     """Run simulated jobs, and sessions of programs with their own loop, with faults and check the
     invariants; exit 1 if one is violated."""
-    from spotlight.cli.chaos import replay, try_many
+    try:
+        from spotlight_simulation.command import replay, try_many
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"chaos: {error.name} is missing; pip install 'spotlight-rl[simulation]'"
+        ) from error
 
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
 

@@ -202,7 +202,7 @@ async def _serve_coordinator(
     from spotlight import failpoints
     from spotlight.actors.coordinator.coordinator import MAILBOX, Coordinator
     from spotlight.actors.coordinator.door import Door
-    from spotlight.actors.coordinator.mirroring import MirrorPlace
+    from spotlight.actors.coordinator.job.mirroring import MirrorPlace
     from spotlight.actors.protocol.dialect import own_dialect
     from spotlight.actors.protocol.roles import MAY_SAY
     from spotlight.actors.runtime import ActorSystem

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from spotlight.run_metrics import ValidationMetrics
+from spotlight.record.run_metrics import ValidationMetrics
 
 
 def scores_of(validations: Iterable[ValidationMetrics]) -> dict[int, float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     LateResults,
     LeasesExpired,
     NodeLost,

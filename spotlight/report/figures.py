@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report import charts
-from spotlight.run_metrics import IterationMetrics
 
 
 def iteration_axis(ones: Sequence[IterationMetrics], margin: float = 0.0) -> charts.Axis:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from spotlight.jobs import JobSpec
 from spotlight.jobs.losses import loss_title
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     CheckpointSaved,
     ExplorationReduced,
     GroupDropped,

@@ -17,9 +17,9 @@ from typing import Literal
 
 import msgspec
 
+from spotlight.record.run_events import NodeLost, RunStarted, WorkerLost, WorkerStateBegan
 from spotlight.report.formatting import natural_order
 from spotlight.report.run_reading import RunHistory
-from spotlight.run_events import NodeLost, RunStarted, WorkerLost, WorkerStateBegan
 
 STATES = ("rollout", "explore", "train", "score", "evaluate", "idle", "loading", "starting")
 """What a worker can be doing, useful work first."""

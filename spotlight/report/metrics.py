@@ -9,9 +9,7 @@ from typing import Any
 
 import msgspec
 
-from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
-from spotlight.report.run_reading import RunHistory, read_run
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     GroupDropped,
     LeasesExpired,
     ModelExported,
@@ -20,6 +18,8 @@ from spotlight.run_events import (
     RunStarted,
     WorkerLost,
 )
+from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
+from spotlight.report.run_reading import RunHistory, read_run
 
 __all__ = [
     "Gain",

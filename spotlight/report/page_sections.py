@@ -13,12 +13,12 @@ from html import escape
 from typing import Any
 
 from spotlight import __version__
+from spotlight.record.run_events import RunEvent, RunStarted
+from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report import charts, figures, formatting, reward_charts
 from spotlight.report.charts import Series
 from spotlight.report.metrics import exploration_gain
 from spotlight.report.run_reading import Gallery, Picture, RunHistory
-from spotlight.run_events import RunEvent, RunStarted
-from spotlight.run_metrics import IterationMetrics
 
 _SHOWN_PROMPTS = 24
 _SHOWN_EVENTS = 300

@@ -24,8 +24,8 @@ import msgspec
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import open_file, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
-from spotlight.run_events import EVENTS, PhaseBegan, RunEvent, WorkerStateBegan
-from spotlight.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
+from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, WorkerStateBegan
+from spotlight.record.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
 
 _EVENTS = "events.jsonl"
 _STATE = b"worker_state"

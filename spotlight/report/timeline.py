@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
+from spotlight.record.run_events import NodeLost
 from spotlight.report import charts, formatting
 from spotlight.report.charts import Axis, Segment
 from spotlight.report.lanes import STATES, Interval, Lane, resumptions
 from spotlight.report.metrics import Span, iteration_spans, typical_iteration
 from spotlight.report.run_reading import RunHistory
-from spotlight.run_events import NodeLost
 
 _LABELLED = 400
 _DENSE_FROM = 24  # lanes

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.run_events import decode_event
-from spotlight.run_metrics import IterationMetrics, decode_metrics, further_metrics
+from spotlight.record.run_events import decode_event
+from spotlight.record.run_metrics import IterationMetrics, decode_metrics, further_metrics
 from spotlight.trackers import IterationRecord, RunRecords
 
 _AT_ONCE = 1024 * 1024

@@ -16,8 +16,8 @@ from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, load_job
 from spotlight.preflight.checks import check, check_store
+from spotlight.record.run_events import CallbackTrouble
 from spotlight.report.metrics import read_run, summarise
-from spotlight.run_events import CallbackTrouble
 from spotlight.running.local_cluster import LocalPlaces
 from spotlight.running.local_run import (
     StopWish,

@@ -29,8 +29,8 @@ import msgspec
 from spotlight.errors import JobError, JournalError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
-from spotlight.run_events import RunEvent, RunStarted, decode_event
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.record.run_events import RunEvent, RunStarted, decode_event
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.store.journal import Journal
 
 _FILES = (

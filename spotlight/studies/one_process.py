@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from spotlight.actors.coordinator.request_plans import window_start
+from spotlight.actors.coordinator.tenant.request_plans import window_start
 from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.actors.coordinator.request_plans import (
+from spotlight.actors.coordinator.tenant.request_plans import (
     TrainingPrompts,
     preview_settings,
     rollout_settings,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from spotlight.run_events import RunEvent
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import RunEvent
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 
 
 class Callback(Protocol):

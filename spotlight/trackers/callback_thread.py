@@ -19,7 +19,7 @@ from typing import NamedTuple
 import structlog
 
 from spotlight.errors import StopJob
-from spotlight.run_events import CallbackTrouble
+from spotlight.record.run_events import CallbackTrouble
 from spotlight.text import error_text, plain
 from spotlight.trackers.callback import Callback, RunRecords, deliver
 

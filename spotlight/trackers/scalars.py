@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from spotlight.run_metrics import ValidationMetrics
+from spotlight.record.run_metrics import ValidationMetrics
 from spotlight.trackers.callback import IterationRecord
 
 _STEPS = ("iteration", "weights_version", "kind", "time_s")

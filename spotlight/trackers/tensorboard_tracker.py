@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from tensorboardX import SummaryWriter
 
-from spotlight.run_events import RunEvent, RunFinished
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import RunEvent, RunFinished
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers.callback import IterationRecord
 from spotlight.trackers.scalars import iteration_scalars, validation_scalars
 from spotlight.trackers.tracked_run import TrackedRun

@@ -12,14 +12,14 @@ from job_kit import STORE, Recorder, offer, recorder, settle
 from msgspec import structs
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.job_journal import (
+from spotlight.actors.coordinator.job.job_record import JobRecord
+from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
+from spotlight.actors.coordinator.job.training_state import TrainingStates
+from spotlight.actors.coordinator.tenant.job_journal import (
     JobJournal,
 )
-from spotlight.actors.coordinator.job_record import JobRecord
-from spotlight.actors.coordinator.roster import Rank, Roster
-from spotlight.actors.coordinator.run_record import RunRecord
-from spotlight.actors.coordinator.trainer_team import TrainerTeam
-from spotlight.actors.coordinator.training_state import TrainingStates
+from spotlight.actors.coordinator.tenant.roster import Rank, Roster
 from spotlight.actors.protocol import (
     NodeReport,
     SavedState,

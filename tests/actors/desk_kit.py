@@ -10,10 +10,10 @@ import msgspec
 from job_kit import STORE, ReachedAt, Recorder, offer, recorder, requests, settle
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.dispatcher import Dispatcher
-from spotlight.actors.coordinator.job_journal import JobJournal
-from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
-from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
@@ -31,7 +31,7 @@ from spotlight.policies.dispatch.matching import Backlog
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.step_times import StepTimes
-from spotlight.run_events import RunEvent
+from spotlight.record.run_events import RunEvent
 from spotlight.store.journal import Journal
 from spotlight.types import BundleOffer, Request
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from job_kit import World, job, offer
 
-from spotlight.actors.coordinator.exploration import ExplorationPlan, Explored
-from spotlight.actors.coordinator.explorer import Explorer, Orders
+from spotlight.actors.coordinator.job.explorer import Explorer, Orders
+from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Request, RequestKind, Result
 

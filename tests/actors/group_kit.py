@@ -45,10 +45,10 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising, sample
 from spotlight.timings import Timings
-from spotlight.transport.control import MemoryTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import Commit, Request
+from spotlight_simulation.memory_network import MemoryTransport
 
 STEPS = 6
 NOISY = replace(SETTINGS, kind="flow_sde", steps=STEPS, noise_level=0.7, window=(2, 2))

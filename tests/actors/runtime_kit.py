@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Any
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, Message, handles
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
-from spotlight.transport.control import Guests, MemoryNetwork, MemoryTransport
-from spotlight.transport.control.memory import Faults
+from spotlight.transport.control import Guests
+from spotlight_simulation.memory_network import Faults, MemoryNetwork, MemoryTransport
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 
 class Bump(Message, frozen=True):

@@ -15,7 +15,7 @@ from job_kit import World, job, recorder, rng, status
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.coordinator import Coordinator
-from spotlight.actors.coordinator.mirroring import MirrorPlace
+from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.protocol import (
     JobAccepted,
     JobStatus,
@@ -26,8 +26,8 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.jobs import JobSpec
 from spotlight.store.run_folder import RunFolder
 from spotlight.store.runs_folder import RunsFolder
-from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.transport.tensors import ArtifactStore, BundleStore
+from spotlight_simulation.key_for_everybody import KeyForEverybody
 
 
 class Town:

@@ -16,7 +16,7 @@ from benchmarks.ablation_losses import SharedNoise, StratifiedTimes
 from benchmarks.ablations import PROFILE, Scale, compared, reached, run
 from benchmarks.direct_training import Clock
 from spotlight.jobs import job_from_data
-from spotlight.testing.profile import load_profile
+from spotlight_simulation.profile import load_profile
 from tests.studies.small_run import Brightness
 from tests.training.fakes import NFT, FakeModel, make_batch
 from tests.training.losses.kit import KEYS, setup

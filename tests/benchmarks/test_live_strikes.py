@@ -11,7 +11,7 @@ from benchmarks.live.strikes import (
     draw_live_faults,
     effect_of,
 )
-from spotlight.testing.faults import Fault
+from spotlight_simulation.faults import Fault
 
 SPOT = ("spot-1", "spot-2")
 

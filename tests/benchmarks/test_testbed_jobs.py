@@ -14,9 +14,9 @@ from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.rivals import TASKS
 from benchmarks.virtual_testbed import RunFailed, main, run_on_testbed
 from spotlight.jobs import JobSpec
-from spotlight.testing.chaos import scratch_folder
-from spotlight.testing.numerics import Fingerprints
-from spotlight.testing.profile import load_profile
+from spotlight_simulation.chaos import scratch_folder
+from spotlight_simulation.numerics import Fingerprints
+from spotlight_simulation.profile import load_profile
 
 SMALL = {
     "iterations": 1,

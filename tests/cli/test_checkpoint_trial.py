@@ -8,7 +8,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from benchmarks.users.case import Ended, spotlight
-from spotlight.testing.tiny_families import make_tiny_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 pytestmark = pytest.mark.timeout(180)
 JOB = """\

@@ -210,7 +210,7 @@ def test_a_run_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
 
 
 def test_simulated_chaos_loads_nothing_but_the_plain_wheel() -> None:
-    code = "import json, sys, spotlight.cli.chaos; print(json.dumps(list(sys.modules)))"
+    code = "import json, sys, spotlight_simulation.command; print(json.dumps(list(sys.modules)))"
     done = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert not EXTRAS & set(json.loads(done.communicate(timeout=60)[0]))
 

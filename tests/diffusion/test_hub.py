@@ -22,7 +22,7 @@ from spotlight.jobs.hub_names import HubName
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 from spotlight.preflight.checks import check, check_work, settled
 from spotlight.preflight.trainable import trainable_shapes
-from spotlight.testing.tiny_families import make_tiny_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.hub_kit import COMMIT, REPOSITORY, Hub, fill_cache, serving
 
 NAME = HubName(REPOSITORY, "main")

@@ -14,7 +14,7 @@ from spotlight.diffusion.hub import cached, downloaded
 from spotlight.diffusion.hub_cache import CheckpointFolder, HubFile, shareable
 from spotlight.errors import CheckpointError
 from spotlight.jobs.hub_names import HubName
-from spotlight.testing.tiny_families import make_tiny_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.hub_kit import COMMIT, REPOSITORY, fill_cache
 
 NAME = HubName(REPOSITORY, COMMIT)

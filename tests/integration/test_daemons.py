@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.testing.ports import unused_port
 from spotlight.transport.control.keys import KeyPair
+from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, events, metrics, wait_until
 
 

@@ -18,12 +18,12 @@ import psutil
 import pytest
 import torch
 
-from spotlight.actors.coordinator.dispatcher import Dispatcher
-from spotlight.actors.coordinator.job_journal import JobJournal
 from spotlight.actors.coordinator.node_plans import NodePlans
-from spotlight.actors.coordinator.request_plans import rollout_settings
-from spotlight.actors.coordinator.request_queue import Ended, RequestQueue
-from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
 from spotlight.actors.protocol import (
     Acknowledged,

@@ -15,8 +15,8 @@ import psutil
 import pytest
 
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.testing.ports import unused_port
 from spotlight.transport.control.keys import KeyPair
+from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
 
 LIMIT_S = 120.0

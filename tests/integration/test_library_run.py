@@ -15,8 +15,8 @@ import yaml
 
 import spotlight
 from spotlight.errors import JobError, RunFolderError, UserError
-from spotlight.run_events import RunEvent, RunFinished, RunStarted
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import RunEvent, RunFinished, RunStarted
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.store.run_folder import validations_of
 from tests.conftest import OURS
 from tests.integration.conftest import Workplace, descendants, events, metrics

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 from spotlight.store.memory_folder import remove_leftovers
-from spotlight.testing.ports import unused_port
+from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import (
     SPOTLIGHT,
     Workplace,

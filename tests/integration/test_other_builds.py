@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from spotlight.actors.protocol.dialect import own_dialect
-from spotlight.testing.ports import unused_port
+from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import LIMIT_S, SPOTLIGHT, Workplace, wait_until
 from tests.other_build import PARTS, make_build
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.testing.ports import unused_port
+from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, events, metrics, wait_for_phase, wait_until
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 from spotlight.jobs import load_job
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 from spotlight.preflight.gpus import gpu_nbytes, require_fit
-from spotlight.testing.outlines import OUTLINES, write_outline
+from spotlight_simulation.outlines import OUTLINES, write_outline
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted((ROOT / "examples" / "recipes").glob("*.yaml"))

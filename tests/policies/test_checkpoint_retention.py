@@ -6,7 +6,7 @@ from spotlight.policies.checkpoint_retention import (
     kept_checkpoints,
     scores_of,
 )
-from spotlight.run_metrics import ValidationMetrics
+from spotlight.record.run_metrics import ValidationMetrics
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotlight.policies.run_tally import COUNTED, RunTally
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     LateResults,
     LeasesExpired,
     NodeJoined,

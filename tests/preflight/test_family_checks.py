@@ -14,7 +14,7 @@ from spotlight.errors import CheckpointError, JobError, UserError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.preflight import checkpoint_facts
 from spotlight.preflight.checks import check, settled
-from spotlight.testing.tiny_families import make_tiny_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.families.test_qwen_tokens import write_tokenizer
 
 NAMES = ("qwen-image", "sd3", "flux", "wan")

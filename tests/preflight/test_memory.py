@@ -23,9 +23,9 @@ from spotlight.preflight.memory import (
     saved_bytes,
     trained_bytes,
 )
-from spotlight.testing.outlines import OUTLINES, write_outline
-from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight_simulation.outlines import OUTLINES, write_outline
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 GB = 1e9
 H200 = GPUS["h200-141g"]

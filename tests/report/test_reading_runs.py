@@ -10,8 +10,8 @@ import pytest
 from sample_run import RESERVED, RunWriter
 
 from spotlight.errors import RunFolderError
+from spotlight.record.run_events import WeightsPublished, WorkerLost, WorkerStateBegan
 from spotlight.report.run_reading import read_run
-from spotlight.run_events import WeightsPublished, WorkerLost, WorkerStateBegan
 
 
 def _append(run: RunWriter, file: str, text: str) -> None:

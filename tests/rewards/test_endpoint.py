@@ -15,7 +15,7 @@ import pytest
 from spotlight.errors import ScoringError
 from spotlight.rewards import endpoint
 from spotlight.rewards.endpoint import LARGEST_ANSWER, LONGEST_WAIT_S, Endpoint, Poster
-from spotlight.testing.virtual_time import VirtualTimeLoop
+from spotlight_simulation.virtual_time import VirtualTimeLoop
 
 URL = "http://scorer.test/score"
 Answer = Callable[[httpx2.Request], Awaitable[httpx2.Response]]

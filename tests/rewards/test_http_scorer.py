@@ -23,8 +23,8 @@ from spotlight.rewards.schema import (
     read_request,
     read_rewards,
 )
-from spotlight.testing.faulty_reward_server import FAULTS, Fault, FaultyRewardServer
 from spotlight.types import Prompt
+from spotlight_simulation.faulty_reward_server import FAULTS, Fault, FaultyRewardServer
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (5, 24, 32, 3)).astype(np.uint8)
 MEANS = [float(image.mean() / 255) for image in IMAGES]

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from spotlight.actors.coordinator.session_groups import requests_of
+from spotlight.actors.coordinator.session.session_groups import requests_of
 from spotlight.actors.protocol import DoneGroup, GroupOrder, WeightsOffer
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import SpotlightError
 from spotlight.jobs import WorkSpec, work_from_data
 from spotlight.rollouts.session_link import SessionLink
-from spotlight.testing import fingerprints
-from spotlight.testing.chaos import silence
-from spotlight.testing.fake_denoising import decode_commit
-from spotlight.testing.freezing import FreezableLoop
-from spotlight.testing.memory_cluster import Cluster
-from spotlight.testing.processes import NodeSpec
 from spotlight.types import SamplingSettings
+from spotlight_simulation import fingerprints
+from spotlight_simulation.chaos import silence
+from spotlight_simulation.fake_denoising import decode_commit
+from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.memory_cluster import Cluster
+from spotlight_simulation.processes import NodeSpec
 
 NODES = (NodeSpec("a", "reserved", 1), NodeSpec("b", "spot", 1))
 PROMPT = 'the number "17"'

@@ -20,8 +20,8 @@ from spotlight.errors import UserError
 from spotlight.rollouts.http_twin import rollout_app
 from spotlight.rollouts.publication import Publications
 from spotlight.rollouts.rollouts import Rollouts
-from spotlight.testing.memory_cluster import Cluster
 from spotlight.transport.tensors import BundleStore
+from spotlight_simulation.memory_cluster import Cluster
 
 TOKEN = "a-token-of-the-clients"
 GROUP: dict[str, Any] = {"id": "a", "prompt": PROMPT, "seeds": [0, 1, 2]}

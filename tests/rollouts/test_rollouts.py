@@ -17,8 +17,8 @@ from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
 from spotlight.rollouts.groups import RolloutRequest
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.rollouts.versions import AtLeast, Exactly
-from spotlight.testing.memory_cluster import COORDINATOR, Cluster
-from spotlight.testing.simulated_session import session
+from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
+from spotlight_simulation.simulated_session import session
 
 
 @asynccontextmanager

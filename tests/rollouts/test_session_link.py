@@ -24,8 +24,8 @@ from spotlight.actors.protocol.door import AccessRevoked, RevokeAccess
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JobError, NotAllowed, RequestRefused, SessionEnded
 from spotlight.rollouts.groups import RolloutRequest
-from spotlight.testing.memory_cluster import COORDINATOR, DOOR, Cluster
-from spotlight.testing.memory_store import SimulatedStore
+from spotlight_simulation.memory_cluster import COORDINATOR, DOOR, Cluster
+from spotlight_simulation.memory_store import SimulatedStore
 
 
 def test_groups_come_as_they_are_done_each_once(tmp_path: Path) -> None:

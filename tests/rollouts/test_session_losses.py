@@ -7,7 +7,7 @@ from pathlib import Path
 
 from session_kit import Program, order, program, simulate
 
-from spotlight.testing.memory_cluster import COORDINATOR, Cluster
+from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
 
 
 async def cut_off(cluster: Cluster, loop: Program, seconds: float) -> None:

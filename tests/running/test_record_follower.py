@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spotlight.run_events import PhaseBegan
-from spotlight.run_metrics import ValidationMetrics
+from spotlight.record.run_events import PhaseBegan
+from spotlight.record.run_metrics import ValidationMetrics
 from spotlight.running.record_follower import RecordFollower
 from spotlight.store.run_folder import replace_file
 from spotlight.trackers import IterationRecord, RunRecords

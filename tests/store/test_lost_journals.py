@@ -10,7 +10,7 @@ from journal_kit import log_of
 from run_folder_kit import iteration, job, lines
 
 from spotlight.errors import RunFolderError
-from spotlight.run_events import RunStarted, encode_event
+from spotlight.record.run_events import RunStarted, encode_event
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
 
 _JOURNAL = "journal.sqlite"

@@ -10,7 +10,7 @@ import pytest
 from run_folder_kit import iteration, job, lines, reopened
 
 from spotlight.errors import RunFolderError
-from spotlight.run_events import LateResults, LeasesExpired
+from spotlight.record.run_events import LateResults, LeasesExpired
 from spotlight.store.run_folder import RunFolder
 
 

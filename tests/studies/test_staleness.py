@@ -10,7 +10,7 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.actors.coordinator.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.errors import CheckpointError, RunFolderError, ScoringError

@@ -9,8 +9,8 @@ import pytest
 
 from spotlight.errors import JobError, MissingDependency
 from spotlight.jobs import TrackerSpec
-from spotlight.run_events import RunEvent
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import RunEvent
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers import building
 from spotlight.trackers.building import check_trackers, named_trackers
 from spotlight.trackers.tracked_run import TrackedRun

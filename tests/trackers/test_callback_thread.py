@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from spotlight.errors import StopJob
-from spotlight.run_events import CallbackTrouble, PhaseBegan, RunEvent
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import CallbackTrouble, PhaseBegan, RunEvent
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers import CallbackThread, IterationRecord, NamedCallback
 
 LIMIT_S = 20.0

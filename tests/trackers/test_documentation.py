@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 import spotlight
-from spotlight.run_events import NodeLost, RunStarted
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import NodeLost, RunStarted
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from tests.studies.small_run import small_job
 
 ROOT = Path(__file__).resolve().parents[2]

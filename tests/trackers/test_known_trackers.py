@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from spotlight.jobs import TrackerSpec
-from spotlight.run_events import RunFinished, RunStarted
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_events import RunFinished, RunStarted
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers import Callback
 from spotlight.trackers.building import named_trackers
 from spotlight.trackers.tracked_run import TrackedRun

@@ -2,7 +2,7 @@ from typing import Any
 
 import msgspec
 
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers import IterationRecord
 from spotlight.trackers.scalars import iteration_scalars, validation_scalars
 

@@ -17,9 +17,9 @@ from spotlight.diffusion.checkpoints import add_adapters, load_model
 from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.errors import CheckpointError
 from spotlight.jobs import LoraSpec, ModelSpec
-from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.export import export_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 from .qwen import bare_transformer, tiny_model
 

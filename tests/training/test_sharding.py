@@ -6,12 +6,12 @@ import torch
 from diffusers import WanTransformer3DModel
 from torch.distributed.fsdp import FSDPModule
 
-from spotlight.testing.tiny_families import make_tiny_checkpoint
 from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.sharding import shard
 from spotlight.training.trainer import Trainer
 from spotlight.training.weights import FlatWeights
 from spotlight.transport.collectives import init_group
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
 from .qwen import SIZE, tiny_model

@@ -26,10 +26,9 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from spotlight.actors.coordinator.job_journal import identify, require_same_prompts
-from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.job.job_runner import JobRunner
+from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
-from spotlight.actors.coordinator.mirroring import MirrorPlace
 from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.runner_starts import (
     RunnerStart,
@@ -37,8 +36,12 @@ from spotlight.actors.coordinator.runner_starts import (
     make_job_runner,
     make_session_runner,
 )
-from spotlight.actors.coordinator.session_folder import SavedSession, SessionFolder, is_session
-from spotlight.actors.coordinator.session_runner import SessionRunner
+from spotlight.actors.coordinator.session.session_folder import (
+    SavedSession,
+    SessionFolder,
+    is_session,
+)
+from spotlight.actors.coordinator.session.session_runner import SessionRunner
 from spotlight.actors.coordinator.submissions import (
     SessionFiles,
     Submission,
@@ -46,6 +49,7 @@ from spotlight.actors.coordinator.submissions import (
     read_session_files,
     read_submission,
 )
+from spotlight.actors.coordinator.tenant.job_journal import identify, require_same_prompts
 from spotlight.actors.protocol import (
     Acknowledged,
     BeginSession,

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from spotlight.actors.coordinator.job_parts import JobSetup
-from spotlight.actors.coordinator.job_runner import JobRunner
-from spotlight.actors.coordinator.mirroring import MirrorPlace
+from spotlight.actors.coordinator.job.job_parts import JobSetup
+from spotlight.actors.coordinator.job.job_runner import JobRunner
+from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.node_plans import NodePlans
-from spotlight.actors.coordinator.session_folder import SessionFolder
-from spotlight.actors.coordinator.session_parts import SessionSetup
-from spotlight.actors.coordinator.session_runner import SessionRunner
+from spotlight.actors.coordinator.session.session_folder import SessionFolder
+from spotlight.actors.coordinator.session.session_parts import SessionSetup
+from spotlight.actors.coordinator.session.session_runner import SessionRunner
 from spotlight.actors.coordinator.submissions import SessionFiles, Submission
 from spotlight.actors.protocol import JobStatus, NodeReport
 from spotlight.actors.runtime import ActorRef

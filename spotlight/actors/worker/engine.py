@@ -1,7 +1,7 @@
 """The interface of a worker's engine. The actors of a worker decide; an engine loads, denoises,
 scores, trains, and moves bytes.
 
-`torch_engine` has the one that owns an accelerator; `spotlight.testing.fake_engine` has one that
+`torch_engine` has the one that owns an accelerator; `spotlight_simulation.fake_engine` has one that
 sleeps on virtual time and computes fingerprints. What is not a coroutine here runs in one of the
 worker's threads (`threads.WorkerThreads`): in the accelerator's, where nothing else is said.
 """

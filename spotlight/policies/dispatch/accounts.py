@@ -19,7 +19,7 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
 )
 from spotlight.policies.dispatch.rows import RequestState, Row, SavedRow
-from spotlight.run_events import LateResults
+from spotlight.record.run_events import LateResults
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
 

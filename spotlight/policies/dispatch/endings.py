@@ -12,7 +12,7 @@ from spotlight.policies.dispatch.instructions import EndWorker, RecordEvent, Rev
 from spotlight.policies.dispatch.matching import Matching
 from spotlight.policies.dispatch.rows import Lease, Row
 from spotlight.policies.dispatch.takers import Taker
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     DenoiseFailed,
     RequestQuarantined,
     RunEvent,

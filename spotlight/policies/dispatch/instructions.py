@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from spotlight.policies.dispatch.rows import SavedRow
-from spotlight.run_events import RunEvent
+from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, Commit, Request, RequestKind, Result
 
 

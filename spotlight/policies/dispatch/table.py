@@ -48,7 +48,7 @@ from spotlight.policies.dispatch.phases import Phases
 from spotlight.policies.dispatch.recalls import SLOW
 from spotlight.policies.dispatch.rows import Lease, RequestState, Row, SavedRow
 from spotlight.policies.dispatch.takers import Groups, Taker
-from spotlight.run_events import LeasesExpired
+from spotlight.record.run_events import LeasesExpired
 from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind, Result
 

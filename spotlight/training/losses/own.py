@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from spotlight.errors import JobError, LossFailed, SpotlightError
-from spotlight.run_metrics import IterationMetrics
+from spotlight.record.run_metrics import IterationMetrics
 from spotlight.text import error_text
 from spotlight.training.batches import TrainingBatch
 from spotlight.training.losses.base import Loss, LossSetup, Terms, Velocities

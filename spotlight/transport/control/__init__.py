@@ -20,7 +20,6 @@ from spotlight.transport.control.codec import (
 from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.guests import Guests
 from spotlight.transport.control.keys import KeyPair, key_of
-from spotlight.transport.control.memory import MemoryNetwork, MemoryTransport
 from spotlight.transport.control.zeromq import ZeroMQTransport
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
 
@@ -37,8 +36,6 @@ __all__ = [
     "KeyPair",
     "Kind",
     "Lane",
-    "MemoryNetwork",
-    "MemoryTransport",
     "Message",
     "Rejection",
     "TransportListener",

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_kit import SETTINGS, STORE, job
 
-from spotlight.actors.coordinator.backlog_shares import BacklogShares
-from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.coordinator.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
+from spotlight.actors.coordinator.tenant.roster import Roster
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.dispatch.matching import Backlog

@@ -7,8 +7,8 @@ from typing import Any
 from job_kit import STORE
 from msgspec import structs
 
-from spotlight.actors.coordinator.checkpoint_spread import CheckpointSpread
-from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
+from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs.hub_names import HubFile

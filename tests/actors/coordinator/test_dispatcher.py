@@ -23,7 +23,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.errors import ActorError
 from spotlight.policies.dispatch.instructions import RequestsGivenUp
-from spotlight.run_events import LateResults, LeasesExpired, WorkerLost
+from spotlight.record.run_events import LateResults, LeasesExpired, WorkerLost
 
 pytestmark = pytest.mark.virtual_time
 

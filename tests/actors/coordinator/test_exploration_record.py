@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from job_kit import job
 
-from spotlight.actors.coordinator.exploration import Explored
-from spotlight.actors.coordinator.exploration_record import ExplorationRecord
-from spotlight.actors.coordinator.job_journal import SavedProgress
-from spotlight.actors.coordinator.request_plans import unexplored
+from spotlight.actors.coordinator.job.exploration_record import ExplorationRecord
+from spotlight.actors.coordinator.tenant.job_journal import SavedProgress
+from spotlight.actors.coordinator.tenant.request_plans import unexplored
+from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 

@@ -9,7 +9,7 @@ import pytest
 from explorer_kit import NOTHING, Expedition
 from job_kit import World, job
 
-from spotlight.actors.coordinator.request_plans import preview_settings
+from spotlight.actors.coordinator.tenant.request_plans import preview_settings
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reuse import Patience
 from spotlight.policies.exploration.reward_scales import combined

@@ -124,7 +124,7 @@ async def test_a_crash_of_the_runner_fails_the_job_and_the_coordinator_goes_on(
         def explode(*_: Any) -> None:
             raise LookupError("a bug")
 
-        broken.setattr("spotlight.actors.coordinator.training_phase.training_samples", explode)
+        broken.setattr("spotlight.actors.coordinator.job.training_phase.training_samples", explode)
         end = await town.run(job())
         await asyncio.sleep(5.0)
     assert end.outcome == "failed"

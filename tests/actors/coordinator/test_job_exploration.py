@@ -11,7 +11,7 @@ import pytest
 from job_kit import World, job
 from town_kit import Town, events, iterations, trained_samples
 
-from spotlight.actors.coordinator.job_journal import JobJournal, SavedProgress
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal, SavedProgress
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed
 from spotlight.types import Request, RequestKind

@@ -14,8 +14,7 @@ import pytest
 from job_kit import STORE, ReachedAt, offer, request, requests
 
 from spotlight import failpoints
-from spotlight.actors.coordinator.exploration import Explored
-from spotlight.actors.coordinator.job_journal import (
+from spotlight.actors.coordinator.tenant.job_journal import (
     Checkpoint,
     Identity,
     JobJournal,
@@ -25,11 +24,12 @@ from spotlight.actors.coordinator.job_journal import (
     identify,
     require_same_prompts,
 )
-from spotlight.actors.coordinator.roster import Rank
+from spotlight.actors.coordinator.tenant.roster import Rank
 from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.store.journal import Journal

@@ -18,8 +18,8 @@ from spotlight.actors.protocol import (
     SubmitJob,
 )
 from spotlight.actors.runtime import ActorSystem, Message
-from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.transport.control.keys import key_of
+from spotlight_simulation.key_for_everybody import KeyForEverybody
 
 pytestmark = pytest.mark.virtual_time
 

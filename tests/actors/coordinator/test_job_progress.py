@@ -10,11 +10,11 @@ import pytest
 from job_kit import STORE, ReachedAt, job
 
 from spotlight import failpoints
-from spotlight.actors.coordinator.job_journal import JobJournal, SavedProgress
-from spotlight.actors.coordinator.job_progress import JobProgress
-from spotlight.actors.coordinator.job_record import JobRecord
-from spotlight.actors.coordinator.request_plans import unexplored
-from spotlight.actors.coordinator.run_record import RunRecord
+from spotlight.actors.coordinator.job.job_progress import JobProgress
+from spotlight.actors.coordinator.job.job_record import JobRecord
+from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal, SavedProgress
+from spotlight.actors.coordinator.tenant.request_plans import unexplored
 from spotlight.errors import JournalError
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.run_folder import RunFolder

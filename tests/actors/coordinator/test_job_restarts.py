@@ -16,7 +16,7 @@ from job_kit import job
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight import failpoints
-from spotlight.actors.coordinator.job_journal import Checkpoint, JobJournal
+from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal
 from spotlight.actors.protocol import CancelJob, JobAccepted, JobRefused, JobStatus, Train
 from spotlight.errors import JournalError
 from spotlight.jobs import JobSpec

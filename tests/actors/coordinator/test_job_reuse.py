@@ -12,7 +12,7 @@ import pytest
 from job_kit import World, job
 from town_kit import Town, calm, events, iterations, trained_samples
 
-from spotlight.actors.coordinator.request_queue import RequestQueue
+from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
 from spotlight.actors.protocol import CancelJob, Train
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages

@@ -19,8 +19,9 @@ from spotlight.actors.coordinator.key_ring import KeyRing, door_file
 from spotlight.actors.protocol.door import AccessRevoked, Enroll, Enrolled, NameUnknown, NotEnrolled
 from spotlight.errors import RunFolderError, UnreadableFile, UserError
 from spotlight.join_token import JoinToken
-from spotlight.transport.control import Guests, MemoryNetwork, MemoryTransport, ZeroMQTransport
+from spotlight.transport.control import Guests, ZeroMQTransport
 from spotlight.transport.control.keys import KeyPair
+from spotlight_simulation.memory_network import MemoryNetwork, MemoryTransport
 
 NODE = KeyPair.derived(b"node").public
 OTHER = KeyPair.derived(b"other").public

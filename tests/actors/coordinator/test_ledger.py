@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from spotlight.actors.coordinator.ledger import Ledger
+from spotlight.actors.coordinator.tenant.ledger import Ledger
 from spotlight.actors.protocol import WorkerRefs, WorkerReport
 from spotlight.actors.runtime import ActorRef
-from spotlight.run_events import RunEvent, WorkerCannotServe, WorkerStateBegan
+from spotlight.record.run_events import RunEvent, WorkerCannotServe, WorkerStateBegan
 
 LEADER, OTHER = ActorRef("somewhere", "leader", 1), ActorRef("elsewhere", "leader", 1)
 

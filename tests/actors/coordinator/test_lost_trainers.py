@@ -12,7 +12,7 @@ from job_kit import job
 from runtime_kit import Cluster
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
-from spotlight.actors.coordinator.job_journal import Checkpoint, JobJournal
+from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal
 from spotlight.actors.protocol import CancelJob, JobAccepted, JobStatus, Train
 from spotlight.policies.trainer_ranks import MOST_RECOVERIES
 from spotlight.transport.tensors import BundleStore

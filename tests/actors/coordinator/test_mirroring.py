@@ -13,7 +13,7 @@ from job_kit import job
 from runtime_kit import Cluster
 from town_kit import Town, events, trained_samples
 
-from spotlight.actors.coordinator.mirroring import MirrorPlace
+from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.protocol import CancelJob
 from spotlight.policies.mirror_schedule import PAUSES_S
 from spotlight.store.mirror import Manifest, read_manifest

@@ -11,7 +11,7 @@ import pytest
 from job_kit import job, recorder
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.node_briefing import NodeBriefing
+from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
 
 pytestmark = pytest.mark.virtual_time
 

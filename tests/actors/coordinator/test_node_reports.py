@@ -14,9 +14,9 @@ from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.protocol import NodeNotice, NodeReport, NodeUnknown, PreemptNode
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.store.runs_folder import RunsFolder
-from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
+from spotlight_simulation.key_for_everybody import KeyForEverybody
 
 LEFT = {"left": True, "notice": NodeNotice("user", 1.0)}
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 from job_kit import STORE
 
-from spotlight.actors.coordinator.publications import Publications, _neighbourhood
-from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.tenant.publications import Publications, _neighbourhood
+from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.weight_distribution import FED_AT_ONCE

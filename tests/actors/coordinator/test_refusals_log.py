@@ -10,7 +10,8 @@ from structlog.testing import capture_logs
 
 from spotlight.actors.coordinator.key_ring import KeyRing
 from spotlight.actors.protocol.door import Enroll, NotEnrolled
-from spotlight.transport.control import KeyPair, MemoryNetwork
+from spotlight.transport.control import KeyPair
+from spotlight_simulation.memory_network import MemoryNetwork
 
 pytestmark = pytest.mark.virtual_time
 

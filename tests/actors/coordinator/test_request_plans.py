@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from job_kit import job
 
-from spotlight.actors.coordinator.request_plans import (
+from spotlight.actors.coordinator.tenant.request_plans import (
     evaluation_settings,
     preview_settings,
     rollout_settings,

@@ -7,7 +7,7 @@ import random
 import pytest
 from job_kit import job, offer, request
 
-from spotlight.actors.coordinator.rollout import Rollout, training_samples
+from spotlight.actors.coordinator.job.rollout import Rollout, training_samples
 from spotlight.types import Request, Result
 
 WANTED = [request(seed, group=group) for group in (0, 1) for seed in (3, 1, 2)]

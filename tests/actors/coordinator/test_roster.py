@@ -6,7 +6,7 @@ from typing import Any
 
 from job_kit import STORE
 
-from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from job_kit import job
 
-from spotlight.actors.coordinator.run_record import RunRecord
+from spotlight.actors.coordinator.job.run_record import RunRecord
 from spotlight.policies.step_times import StepKey, StepTimes
+from spotlight.record.run_events import NodeLost, PhaseBegan
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.report.run_reading import read_run
-from spotlight.run_events import NodeLost, PhaseBegan
-from spotlight.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 from spotlight.trackers import IterationRecord, RunRecords
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from spotlight.actors.coordinator.session_folder import SavedSession, SessionFolder
+from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError
 from spotlight.jobs import work_from_data

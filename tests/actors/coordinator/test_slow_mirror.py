@@ -12,11 +12,11 @@ from typing import Any, cast
 import fsspec
 import pytest
 
-from spotlight.actors.coordinator.mirroring import Mirroring, MirrorPlace
+from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
 from spotlight.actors.protocol import JobStatus
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import job_from_data
-from spotlight.run_events import RunEvent
+from spotlight.record.run_events import RunEvent
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder
 

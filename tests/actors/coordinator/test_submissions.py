@@ -23,9 +23,9 @@ from spotlight import failpoints
 from spotlight.actors.coordinator import coordinator as module
 from spotlight.actors.coordinator import runner_starts
 from spotlight.actors.coordinator.coordinator import Coordinator
-from spotlight.actors.coordinator.job_journal import require_same_prompts
-from spotlight.actors.coordinator.job_runner import JobRunner
+from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
+from spotlight.actors.coordinator.tenant.job_journal import require_same_prompts
 from spotlight.actors.protocol import (
     GetStatus,
     JobAccepted,
@@ -44,10 +44,10 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
 from spotlight.store.run_folder import RunFolder
 from spotlight.store.runs_folder import RunsFolder
-from spotlight.testing.key_for_everybody import KeyForEverybody
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import StoreEndpoint
+from spotlight_simulation.key_for_everybody import KeyForEverybody
 
 SECRET = "canary-6f1d"
 

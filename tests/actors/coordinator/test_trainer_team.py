@@ -9,8 +9,8 @@ from job_kit import STORE, Recorder, job, offer, recorder, settle
 from msgspec import structs
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.roster import Rank
-from spotlight.actors.coordinator.trainer_team import TrainerTeam
+from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
+from spotlight.actors.coordinator.tenant.roster import Rank
 from spotlight.actors.protocol import (
     GetTrainer,
     Publish,

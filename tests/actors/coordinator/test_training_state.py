@@ -11,8 +11,7 @@ from depot_kit import Depot, node_store, open_depot
 from job_kit import STORE, job, offer, settle
 from msgspec import structs
 
-from spotlight.actors.coordinator.exploration import Explored
-from spotlight.actors.coordinator.job_journal import (
+from spotlight.actors.coordinator.tenant.job_journal import (
     Checkpoint,
     JobJournal,
     SavedProgress,
@@ -27,7 +26,8 @@ from spotlight.actors.protocol import (
     state_key,
 )
 from spotlight.errors import JournalError, TransferFailed
-from spotlight.run_metrics import ValidationMetrics
+from spotlight.policies.exploration.explored import Explored
+from spotlight.record.run_metrics import ValidationMetrics
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.transport.tensors import fetch
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 from job_kit import job, offer
 
-from spotlight.actors.coordinator.validator import Validated, Validator
+from spotlight.actors.coordinator.job.validator import Validated, Validator
 from spotlight.types import Request, Result
 
 

@@ -13,8 +13,8 @@ import pytest
 from job_kit import Recorder, recorder
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.publications import Publications
-from spotlight.actors.coordinator.roster import Roster
+from spotlight.actors.coordinator.tenant.publications import Publications
+from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spotlight.actors.coordinator.worker_times import RecentPace, WorkerTimes
-from spotlight.run_events import WorkerStateBegan
+from spotlight.actors.coordinator.session.worker_times import RecentPace, WorkerTimes
+from spotlight.record.run_events import WorkerStateBegan
 from spotlight.types import WorkerState
 
 

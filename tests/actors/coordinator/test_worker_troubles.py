@@ -7,12 +7,12 @@ from typing import Any, Literal
 import pytest
 from job_kit import STORE
 
-from spotlight.actors.coordinator.ledger import Ledger
-from spotlight.actors.coordinator.roster import Roster
-from spotlight.actors.coordinator.worker_troubles import WorkerTroubles, describe
+from spotlight.actors.coordinator.tenant.ledger import Ledger
+from spotlight.actors.coordinator.tenant.roster import Roster
+from spotlight.actors.coordinator.tenant.worker_troubles import WorkerTroubles, describe
 from spotlight.actors.protocol import NodeReport, WorkerRefs, WorkerReport, WorkerTrouble
 from spotlight.actors.runtime import ActorRef
-from spotlight.run_events import RunEvent, WorkerFailed
+from spotlight.record.run_events import RunEvent, WorkerFailed
 
 REF = ActorRef("tcp://127.0.0.1:1", "actor", 1)
 NO_MEMORY = "OutOfMemoryError: 41 GiB"

@@ -18,8 +18,9 @@ from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.errors import AccessLost, AccessRefused, UserError
-from spotlight.transport.control import Guests, MemoryNetwork
+from spotlight.transport.control import Guests
 from spotlight.transport.tensors import BundleStore
+from spotlight_simulation.memory_network import MemoryNetwork
 
 pytestmark = pytest.mark.virtual_time
 

@@ -139,7 +139,7 @@ def told_by(env: dict[str, str] | None, code: str = TELL) -> str:
 
 
 def test_what_a_program_imports_and_defines_besides_changes_nothing(tmp_path: Path) -> None:
-    first = "import spotlight.testing.memory_cluster; from spotlight import Message\n"
+    first = "import spotlight_simulation.memory_cluster; from spotlight import Message\n"
     own = "class Mine(Message):\n    field: int\n"
     env = make_build(tmp_path) | {"PYTHONHASHSEED": "7"}
     assert told_by(env, first + own + TELL) == told_by(env) == own_dialect().messages

@@ -19,8 +19,8 @@ from runtime_kit import Accountant, Bump
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.actors.runtime.loop import run
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import ZeroMQTransport
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 
 class Here(Message, frozen=True):

@@ -30,7 +30,7 @@ from spotlight.errors import (
     RemoteError,
 )
 from spotlight.transport.control import Dialect, Guests
-from spotlight.transport.control.memory import Faults
+from spotlight_simulation.memory_network import Faults
 
 pytestmark = pytest.mark.virtual_time
 

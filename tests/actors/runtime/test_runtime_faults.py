@@ -12,8 +12,8 @@ from runtime_kit import Accountant, Bump, Cluster, tally
 
 from spotlight.actors.runtime import Actor, handles
 from spotlight.errors import ActorError, AskTimeout
-from spotlight.testing import virtual_time
-from spotlight.transport.control.memory import Faults
+from spotlight_simulation import virtual_time
+from spotlight_simulation.memory_network import Faults
 
 SEEDS = range(25)
 

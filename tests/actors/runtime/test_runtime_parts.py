@@ -34,20 +34,19 @@ from spotlight.errors import (
     PeerUnreachable,
     UserError,
 )
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import (
     Dialect,
     Envelope,
     Kind,
-    MemoryNetwork,
-    MemoryTransport,
     Message,
     ZeroMQTransport,
     encode_envelope,
     encode_message,
     key_of,
 )
-from spotlight.transport.control.memory_connection import MemoryConnection
+from spotlight_simulation.memory_connection import MemoryConnection
+from spotlight_simulation.memory_network import MemoryNetwork, MemoryTransport
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 SOMEBODY = ActorRef("memory://x", "somebody", 1)
 

@@ -18,9 +18,9 @@ from spotlight.actors.runtime import ActorRef, ActorSystem, Down, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.actors.runtime.loop import CHOICE_VARIABLE
 from spotlight.errors import ActorDied, AddressInUse, PeerUnreachable, RemoteError
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.control.keys import place_of
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 pytestmark = pytest.mark.both_loops
 

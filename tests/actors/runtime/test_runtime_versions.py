@@ -10,8 +10,8 @@ from runtime_kit import Accountant, tally
 
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import OtherVersion, PeerUnreachable
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import Dialect, KeyPair, ZeroMQTransport
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 OLD, NEW = Dialect("0.1.0", "0123456789abcdef"), Dialect("0.2.0", "fedcba9876543210")
 

@@ -10,7 +10,7 @@ from runtime_kit import Accountant, Cluster, Explode, ReadTally, Watcher
 
 from spotlight.actors.runtime import Actor, ActorSystem, Down, handles
 from spotlight.transport.control import ActorRef
-from spotlight.transport.control.memory import Faults
+from spotlight_simulation.memory_network import Faults
 
 pytestmark = pytest.mark.virtual_time
 

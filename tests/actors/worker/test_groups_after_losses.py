@@ -51,9 +51,9 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.timings import NodeTimings, Timings, WorkerTimings
-from spotlight.transport.control import MemoryTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
+from spotlight_simulation.memory_network import MemoryTransport
 
 KINDS = ("WorkerPlan", "Introduce", "CannotFollow", "Follow", "WorkerReport")
 BATCH = wanted(1, 2, 3)

@@ -15,10 +15,10 @@ from benchmarks.exploration.processes import make_units
 from benchmarks.exploration.rival_jobs import virtual_job
 from benchmarks.exploration.testbed_runs import NoReference, VirtualRuns, on_its_ranks
 from benchmarks.virtual_testbed import run_on_testbed
-from spotlight.testing.chaos import scratch_folder
-from spotlight.testing.numerics import Fingerprints
-from spotlight.testing.profile import load_profile
-from spotlight.testing.real_numerics import RealNumerics
+from spotlight_simulation.chaos import scratch_folder
+from spotlight_simulation.numerics import Fingerprints
+from spotlight_simulation.profile import load_profile
+from spotlight_simulation.real_numerics import RealNumerics
 from tests.studies.small_run import Brightness
 
 REFERENCE = Case(task="ocr", rival="rollouts", seed=1)

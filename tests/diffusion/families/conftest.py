@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.testing.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
+from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
 FAMILIES = ("qwen-image", "sd3", "flux", "wan")
 

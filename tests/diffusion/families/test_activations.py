@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from benchmarks.memory import Case, Passes, cases, planned
-from spotlight.testing.live_memory import LiveMemory, attention_in_one_kernel, saved_bytes
-from spotlight.testing.outlines import OUTLINES
+from spotlight_simulation.live_memory import LiveMemory, attention_in_one_kernel, saved_bytes
+from spotlight_simulation.outlines import OUTLINES
 
 
 @pytest.fixture(scope="module")

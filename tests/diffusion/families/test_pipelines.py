@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.families import CASES, FIRST_ORDER
-from spotlight.testing.pipeline_comparison import Case, compare
+from spotlight_simulation.pipeline_comparison import Case, compare
 
 TOLERANCE = 1e-4
 

@@ -24,7 +24,7 @@ from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.dispatch.table import RequestTable
 from spotlight.policies.run_tally import RunTally
-from spotlight.run_events import RunEvent
+from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
 InstructionT = TypeVar("InstructionT")

@@ -6,7 +6,7 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, steps
 
 from spotlight.policies.dispatch.instructions import RequestsGivenUp
-from spotlight.run_events import DenoiseFailed, RequestQuarantined, ScorerFailed
+from spotlight.record.run_events import DenoiseFailed, RequestQuarantined, ScorerFailed
 
 
 @pytest.mark.parametrize("what", ["denoising", "scoring"])

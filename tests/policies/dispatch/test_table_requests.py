@@ -6,7 +6,7 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
 from spotlight.policies.dispatch.instructions import Answer, GrantLease, RequestsFinished
-from spotlight.run_events import (
+from spotlight.record.run_events import (
     DenoiseFailed,
     LateResults,
     LeasesExpired,

@@ -6,7 +6,7 @@ import pytest
 from table_rig import Rig, ids, request, requests
 
 from spotlight.policies.dispatch.instructions import EndWorker, GrantLease
-from spotlight.run_events import WorkerQuarantined
+from spotlight.record.run_events import WorkerQuarantined
 
 
 def join_all(rig: Rig, *workers: str) -> None:

@@ -11,7 +11,6 @@ import msgspec
 from transport_kit import RawPeer, eventually, raw_address
 
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 from spotlight.transport.control import (
     PROTOCOL_VERSION,
     Envelope,
@@ -20,6 +19,7 @@ from spotlight.transport.control import (
     encode_message,
 )
 from spotlight.transport.control.zeromq_settings import ZeroMQSettings
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 MEBIBYTE = 1024 * 1024
 RAW = ActorRef(raw_address(), "liar", 7)

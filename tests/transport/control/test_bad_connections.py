@@ -16,9 +16,9 @@ from bad_input_kit import MEBIBYTE, Count, Counted, Raw, Service
 from transport_kit import WITHIN_S, eventually, raw_address
 
 from spotlight.actors.runtime import ActorRef, ActorSystem
-from spotlight.testing.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.control.keys import place_of
+from spotlight_simulation.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 
 
 def ended(connection: socket.socket) -> bool:
@@ -42,7 +42,7 @@ BESIEGED = """
 import asyncio, random, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 from spotlight.actors.runtime import Actor, ActorSystem, Message, handles
-from spotlight.testing.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
+from spotlight_simulation.open_door import ANYBODY, ANYBODY_SAYS_ANYTHING
 from spotlight.transport.control import Guests, ZeroMQTransport
 
 class Count(Message, frozen=True):

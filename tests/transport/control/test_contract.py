@@ -12,17 +12,17 @@ import pytest
 from transport_kit import WITHIN_S, Recorder
 
 from spotlight.errors import AddressInUse, FrameRejected, MailboxFull, PeerUnreachable
-from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import (
     FRAME_LIMIT,
     ControlTransport,
     KeyPair,
-    MemoryNetwork,
     ZeroMQTransport,
     key_of,
 )
 from spotlight.transport.control.zeromq import ZeroMQSettings
+from spotlight_simulation.memory_network import MemoryNetwork
+from spotlight_simulation.open_door import Everybody
 
 pytestmark = pytest.mark.both_loops
 

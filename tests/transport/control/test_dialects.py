@@ -11,9 +11,9 @@ import pytest
 import zmq
 from transport_kit import RawPeer, Recorder, raw_address
 
-from spotlight.testing.open_door import Everybody
 from spotlight.transport.control import PROTOCOL_VERSION, Dialect, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.control.dialect import ANY_DIALECT
+from spotlight_simulation.open_door import Everybody
 
 pytestmark = pytest.mark.both_loops
 

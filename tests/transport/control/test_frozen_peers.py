@@ -14,15 +14,11 @@ import psutil
 import pytest
 from transport_kit import Recorder, StallingProxy
 
-from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
-from spotlight.transport.control import (
-    ControlTransport,
-    MemoryNetwork,
-    ZeroMQSettings,
-    ZeroMQTransport,
-)
+from spotlight.transport.control import ControlTransport, ZeroMQSettings, ZeroMQTransport
 from spotlight.transport.control.keys import place_of
+from spotlight_simulation.memory_network import MemoryNetwork
+from spotlight_simulation.open_door import Everybody
 
 pytestmark = pytest.mark.both_loops
 

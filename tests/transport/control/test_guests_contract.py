@@ -17,11 +17,11 @@ from spotlight.transport.control import (
     ControlTransport,
     Guests,
     KeyPair,
-    MemoryNetwork,
     ZeroMQSettings,
     ZeroMQTransport,
     key_of,
 )
+from spotlight_simulation.memory_network import MemoryNetwork
 
 pytestmark = pytest.mark.both_loops
 

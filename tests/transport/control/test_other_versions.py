@@ -26,7 +26,7 @@ for module in (remote, links, wire, zeromq):
     module.PROTOCOL_VERSION = codec.PROTOCOL_VERSION
 from spotlight.actors.runtime.envelopes import Done
 from spotlight.actors.runtime import ActorSystem
-from spotlight.testing.open_door import ANYBODY_SAYS_ANYTHING, Everybody
+from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
 
 async def main():
     transport = zeromq.ZeroMQTransport(guests=Everybody())

@@ -14,10 +14,10 @@ import zmq
 from transport_kit import RAW_KEYS, RawPeer, Recorder, raw_address
 
 from spotlight.errors import AddressInUse, MailboxFull, PeerUnreachable, UserError
-from spotlight.testing.open_door import Everybody
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control import PROTOCOL_VERSION, KeyPair, ZeroMQTransport, key_of, wire
 from spotlight.transport.control.zeromq import ZeroMQSettings
+from spotlight_simulation.open_door import Everybody
 
 pytestmark = pytest.mark.both_loops
 

@@ -1,0 +1,1 @@
+"""A job: its iteration machine, trainers, exploration and run folder."""

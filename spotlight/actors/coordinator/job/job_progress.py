@@ -1,0 +1,183 @@
+"""How far a job is: what its iteration began with, what was learnt since, and what was measured.
+
+What a kill must not undo is in the journal when a call returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from spotlight.actors.coordinator.job.exploration_record import ExplorationRecord
+from spotlight.actors.coordinator.job.job_record import JobRecord
+from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal, SavedProgress
+from spotlight.actors.coordinator.tenant.request_plans import unexplored
+from spotlight.jobs import JobSpec
+from spotlight.policies import iteration as step
+from spotlight.policies.exploration.explored import Explored
+from spotlight.policies.exploration.training_window import WindowPredictor
+from spotlight.policies.step_times import StepTimes
+from spotlight.record.run_metrics import IterationMetrics
+from spotlight.store.run_folder import checkpoint_path
+
+
+class JobProgress:
+    """See the module's docstring. It begins after the last iteration that the journal knows.
+
+    Args:
+        categories: of training prompts.
+        settled: called with the iterations of the checkpoint, when the run can be gone on with from
+            there.
+    """
+
+    def __init__(
+        self,
+        job: JobSpec,
+        categories: Mapping[str, str],
+        *,
+        journal: JobJournal,
+        record: JobRecord,
+        settled: Callable[[int], None],
+    ) -> None:
+        self._settled = settled
+        self._job = job
+        self._categories = categories
+        self._journal = journal
+        self._record = record
+        self.schedule = step.Schedule(
+            job.iterations, job.validation.every, job.checkpoint_every, explores=_explores(job)
+        )
+        self.training: dict[str, float] = {}
+        """Metrics of the last update."""
+        self.begin_at(max(journal.progress(), default=0))
+
+    def begin_at(self, completed: int) -> None:
+        """Be where an iteration began, as the journal has it."""
+        known = self._journal.progress().get(completed)
+        self.saved = known or SavedProgress(0, unexplored(self._job, 0), ())
+        self.window = WindowPredictor(self.saved.training_seconds)
+        learnt = self._journal.knowledge(completed)
+        self.exploration = ExplorationRecord(
+            self._job, self.saved, learnt, self._categories, self._record.event
+        )
+        self.metrics = IterationMetrics(iteration=completed)
+        self.flat_iterations = self.saved.flat_iterations
+        """So many in a row had nothing but equal rewards, with the latest rollout."""
+
+    def rewind_to(self, completed: int) -> None:
+        """The same for trainers that go on from a state, so nothing is validated again."""
+        validated = tuple(v for v in self.saved.validated if v <= completed)
+        self.begin_at(completed)
+        self.saved = msgspec.structs.replace(self.saved, validated=validated)
+
+    @property
+    def unvalidated(self) -> tuple[int, ...]:
+        """Versions so far that are to be validated, and have no score."""
+        versions = range(self.saved.completed + 1)
+        due = filter(self.schedule.validates, versions)
+        return tuple(version for version in due if version not in self.saved.validated)
+
+    @property
+    def previews(self) -> tuple[int, int]:
+        """So far, those that counted and those that came too late: of the iterations on record, and
+        of the one that is under way. The journal has them, so a kill takes none back."""
+        explored = self.saved.explored
+        by_iteration = {explored.iteration: (explored.previews, explored.late)}
+        counted, late = zip(*(by_iteration | self._record.run.previews).values(), strict=True)
+        return sum(counted), sum(late)
+
+    @property
+    def committed(self) -> int:
+        """Iterations in the checkpoint that lost trainers begin again from."""
+        checkpoint = self._journal.checkpoint()
+        return checkpoint.completed if checkpoint else 0
+
+    def machine(self, published: Collection[int]) -> step.IterationMachine:
+        """The iteration machine from here on; these weights versions can be pulled."""
+        completed, validated = self.saved.completed, frozenset(self.saved.validated)
+        return step.IterationMachine(
+            self.schedule,
+            completed=completed,
+            committed=self.committed,
+            validated=validated,
+            validating=frozenset(v for v in published if v < completed) - validated,
+        )
+
+    def keep(self) -> None:
+        """A run that is gone on with begins here; metrics of what is done again are dropped."""
+        completed, validated = self.saved.completed, self.saved.validated
+        self._record.write(lambda: self._record.run.rewind(completed, validated))
+        self._record.write(lambda: self._journal.records_follow(self.saved))
+        self._settled(self.committed)
+
+    def open_metrics(self, iteration: int) -> IterationMetrics:
+        """The metrics of that iteration, which are new ones for a new iteration."""
+        if self.metrics.iteration != iteration:
+            self.metrics = IterationMetrics(iteration=iteration)
+        return self.metrics
+
+    def note_flat(self, is_flat: bool) -> None:
+        """The samples of the iteration are there; whether they all have the same reward."""
+        self.flat_iterations = self.saved.flat_iterations + 1 if is_flat else 0
+
+    def add_validated(self, version: int) -> None:
+        """A weights version is validated."""
+        validated = tuple(sorted({*self.saved.validated, version}))
+        self.saved = msgspec.structs.replace(self.saved, validated=validated)
+        self._save()
+
+    def settle(self, explored: Explored) -> None:
+        """The later seeds of the iteration are chosen for good: a kill does not undo it."""
+        self.exploration.accept(explored)
+        self.saved = msgspec.structs.replace(self.saved, explored=explored)
+        self._save()
+
+    def end_training(self, seconds: float, metrics: dict[str, float]) -> None:
+        """The update of the iteration is done."""
+        self.metrics.train_s = seconds
+        self.window.record(seconds)
+        self.training = metrics
+
+    def end_iteration(self, iteration: int, scoring_s: float, step_times: StepTimes) -> None:
+        """The next iteration is settled: from now on a kill resumes there.
+
+        Args:
+            scoring_s: time that scoring took since the iteration before, all workers together.
+            step_times: what is known of how long steps take.
+        """
+        exploration = self.exploration
+        self.saved = SavedProgress(
+            completed=iteration + 1,
+            explored=exploration.latest,
+            validated=self.saved.validated,
+            training_seconds=self.window.durations,
+            agreement=exploration.agreement,
+            gain=exploration.gain,
+            worth=exploration.worth_before,
+            flat_iterations=self.flat_iterations,
+        )
+        self.metrics.scoring_s = scoring_s
+        write, run = self._record.write, self._record.run
+        self._record.iteration(self.metrics, self.training)
+        write(lambda: run.save_step_times(step_times))
+        write(run.sync)
+        self._save()
+
+    def commit(self, completed: int) -> None:
+        """The checkpoint of so many iterations is the one to begin again from."""
+        checkpoint = Checkpoint(completed, checkpoint_path(completed))
+        validated = tuple(v for v in self.saved.validated if v <= completed)
+        self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
+        last = self._job.keep_checkpoints
+        self._record.write(lambda: self._record.run.keep_checkpoints(completed, last=last))
+        self._settled(completed)
+
+    def _save(self) -> None:
+        self._record.write(lambda: self._journal.save_progress(self.saved))
+
+
+def _explores(job: JobSpec) -> step.Exploration:
+    if job.exploration.mode == "none":
+        return "never"
+    return "fresh" if job.exploration.weights == "fresh" else "ahead"

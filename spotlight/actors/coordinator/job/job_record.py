@@ -1,0 +1,71 @@
+"""Everything that a job writes down. The first failed write ends the job with the reason, and
+nothing is written after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import structlog
+
+from spotlight.actors.coordinator.job.measures import Picture
+from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.tenant.event_log import EventLog
+from spotlight.errors import RunFolderError
+from spotlight.record.run_events import RunEvent
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
+
+log = structlog.get_logger(__name__)
+
+
+class JobRecord:
+    """See the module's docstring.
+
+    Args:
+        run: what is written to.
+        job: its name, for the log.
+        fail: ends the job with a reason.
+    """
+
+    def __init__(self, run: RunRecord, job: str, fail: Callable[[str], None]) -> None:
+        self.run = run
+        self._log = EventLog(job)
+        self._fail = fail
+        self._unwritable = False
+
+    def write(self, write: Callable[[], None]) -> None:
+        """Write to the run folder or the journal."""
+        if self._unwritable:
+            return
+        try:
+            write()
+        except RunFolderError as error:
+            self.stop_for(error)
+
+    def event(self, event: RunEvent) -> None:
+        """Append to events.jsonl, and tell the log if people want to know."""
+        self._log.event(event)
+        self.write(lambda: self.run.event(event))
+
+    def iteration(self, metrics: IterationMetrics, training: Mapping[str, float]) -> None:
+        """An iteration is done; `training` are the metrics of its update."""
+        self.write(lambda: self.run.iteration(metrics, training))
+        self._log.iteration(metrics, self.run.time_s())
+
+    def validation(
+        self, metrics: ValidationMetrics, shown: Sequence[Picture], left: Mapping[str, str]
+    ) -> None:
+        """A weights version is validated; see `RunRecord.validation`."""
+        self.write(lambda: self.run.validation(metrics, shown, left))
+        self._log.validation(metrics, self.run.time_s())
+
+    def stop_for(self, error: RunFolderError) -> None:
+        """Something could not be written."""
+        log.error("run_folder", reason=str(error))
+        self._fail(str(error))
+        self._unwritable = True
+
+    def close(self) -> None:
+        """Release the run folder."""
+        self._unwritable = True
+        self.run.close()

@@ -1,0 +1,1 @@
+"""A session: the loop of another program, whose prompt groups are served."""

@@ -1,0 +1,210 @@
+"""From a job and its seeds to requests: the only place that decides how a sample is denoised.
+
+All samples of an iteration share their settings, the SDE window included; it is drawn here and
+travels in every request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from spotlight.jobs import JobSpec, SamplerSpec
+from spotlight.policies.exploration.explored import Explored
+from spotlight.policies.exploration.planners import (
+    SeedChoice,
+    derived_seed,
+    draw_prompts,
+    first_seeds,
+    widest,
+)
+from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
+
+
+def window_start(job: JobSpec, iteration: int) -> int:
+    """First step of the iteration's SDE window. A sliding one goes as in MixGRPO, arXiv 2507.21802,
+    and turns back where it would no longer be whole.
+    """
+    window = job.sampler.window
+    room = window.latest - window.length - window.earliest
+    if window.placement == "sliding":
+        positions = room // window.stride + 1
+        return window.earliest + iteration // window.slide_every % positions * window.stride
+    return window.earliest + derived_seed(job.seed, iteration, "window") % (room + 1)
+
+
+class TrainingPrompts:
+    """The training prompts of a job, of which every iteration has its own.
+
+    Args:
+        texts: all of them.
+        sorts: see `draw_prompts`.
+    """
+
+    def __init__(self, job: JobSpec, texts: Sequence[str], *, sorts: bool = False) -> None:
+        self._job = job
+        self._texts = texts
+        self._sorts = sorts
+
+    def of(self, iteration: int) -> list[str]:
+        """The prompt groups of an iteration; with a prompt pool, those that it explores."""
+        job, texts = self._job, self._texts
+        drawn = draw_prompts(
+            job.seed, iteration, len(texts), job.explored_prompts, sorts=self._sorts
+        )
+        return [texts[index] for index in drawn]
+
+
+def unexplored_choices(job: JobSpec, iteration: int) -> list[SeedChoice]:
+    """The seeds of an iteration that nobody explored for; of a prompt pool, the first prompts."""
+    choices = first_seeds(job.seed, iteration, job.explored_prompts, job.group_size)
+    return widest(choices, job.prompts.per_iteration)
+
+
+def unexplored(job: JobSpec, iteration: int) -> Explored:
+    """The same, as if they were the outcome of an exploration."""
+    choices = unexplored_choices(job, iteration)
+    return Explored(
+        iteration,
+        tuple(choice.seeds for choice in choices),
+        tuple(choice.preview_rewards for choice in choices),
+        previews=0,
+        late=0,
+    )
+
+
+def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+    """How the samples of an iteration are denoised."""
+    return _settings(job, job.sampler.steps, iteration)
+
+
+def preview_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+    """How the candidates of an iteration are previewed: as its samples will be, or without noise
+    when the steps differ.
+    """
+    if job.preview_steps == job.sampler.steps:
+        return rollout_settings(job, iteration)
+    return _settings(job, job.preview_steps, None)
+
+
+def evaluation_settings(job: JobSpec) -> SamplingSettings:
+    """How validation images are denoised: without noise, perhaps with a guidance of their own."""
+    settings = _settings(job, job.sampler.evaluation_steps or job.sampler.steps, None)
+    guidance = job.validation.guidance
+    return settings if guidance is None else msgspec.structs.replace(settings, guidance=guidance)
+
+
+def request_of(
+    kind: RequestKind,
+    iteration: int,
+    version: int,
+    group: int,
+    prompt: str,
+    seed: int,
+    settings: SamplingSettings,
+) -> Request:
+    """One seed of a prompt group."""
+    return Request(
+        id=str(RequestId(kind, iteration, version, group, seed)),
+        kind=kind,
+        iteration=iteration,
+        group=group,
+        prompt=prompt,
+        seed=seed,
+        weights_version=version,
+        settings=settings,
+    )
+
+
+def rollout_requests(
+    job: JobSpec, iteration: int, prompts: Sequence[str], choices: Sequence[SeedChoice]
+) -> tuple[Request, ...]:
+    """The samples of an iteration in canonical order: by prompt group, then as chosen."""
+    settings = rollout_settings(job, iteration)
+    return tuple(
+        request_of("rollout", iteration, iteration, group, prompt, seed, settings)
+        for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
+        for seed in choice.seeds
+    )
+
+
+def explored_version(job: JobSpec, iteration: int) -> int:
+    """The weights with which the candidates of an iteration are previewed."""
+    return iteration if job.exploration.weights == "fresh" else iteration - 1
+
+
+def preview_of(job: JobSpec, rollout: Request) -> Request:
+    """The preview that may take a rollout's place: the same, perhaps with the weights before."""
+    return request_of(
+        "preview",
+        rollout.iteration,
+        explored_version(job, rollout.iteration),
+        rollout.group,
+        rollout.prompt,
+        rollout.seed,
+        rollout.settings,
+    )
+
+
+def probe_requests(
+    job: JobSpec,
+    iteration: int,
+    prompts: Sequence[str],
+    choices: Sequence[SeedChoice],
+    probes: Sequence[Sequence[int]],
+) -> tuple[Request, ...]:
+    """Probes, by prompt group, that are not chosen: they are regenerated beside the samples."""
+    if not probes:
+        return ()
+    others = [
+        SeedChoice(tuple(seed for seed in seeds if seed not in choice.seeds), ())
+        for seeds, choice in zip(probes, choices, strict=True)
+    ]
+    requests = rollout_requests(job, iteration, prompts, others)
+    return tuple(msgspec.structs.replace(request, is_probe=True) for request in requests)
+
+
+def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
+    """The validation of a weights version: every prompt with the same seeds each time."""
+    settings = evaluation_settings(job)
+    return tuple(
+        Request(
+            id=str(RequestId("evaluation", version, version, group, number)),
+            kind="evaluation",
+            iteration=version,
+            group=group,
+            prompt=prompt,
+            seed=derived_seed("validation", group, number),
+            weights_version=version,
+            settings=settings,
+            image_key=f"validation/v{version:06d}/p{group:03d}.png" if number == 0 else "",
+        )
+        for number in range(job.validation.seeds)
+        for group, prompt in enumerate(prompts)
+    )
+
+
+def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> SamplingSettings:
+    noisy = job.sampler.kind != "ode" and noisy_iteration is not None
+    start = window_start(job, noisy_iteration) if noisy and noisy_iteration is not None else None
+    return sampling_settings(job.sampler, steps, start)
+
+
+def sampling_settings(sampler: SamplerSpec, steps: int, noisy_from: int | None) -> SamplingSettings:
+    """How requests are denoised; noise is added from step `noisy_from` on, and never without it."""
+    noisy = noisy_from is not None
+    return SamplingSettings(
+        kind=sampler.kind if noisy else "ode",
+        steps=steps,
+        shift=sampler.shift,
+        guidance=sampler.guidance,
+        noise_level=sampler.noise_level,
+        window=(noisy_from, sampler.window.length) if noisy_from is not None else None,
+        height=sampler.height,
+        width=sampler.width,
+        micro_batch=sampler.micro_batch,
+        solver=sampler.solver,
+        frames=sampler.frames,
+        text_tokens=sampler.text_tokens,
+    )

@@ -1,0 +1,303 @@
+"""The requests of a job, from their submission to their end: what the table of requests decides is
+carried out here, in its order.
+
+The table has decided when a call returns. The journal is written once for all calls and messages of
+one turn of the loop: their rows first, then all that follows from them, in order. What is finished
+or given up is handed to `ended`, which only keeps it for later: nothing here is called again from
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from contextlib import suppress
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from spotlight import failpoints
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.protocol import Grant, Recall, Receipt, Revoke, WorkerRefs
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.runtime import Actor, ActorRef, Message
+from spotlight.errors import JournalError
+from spotlight.policies.dispatch.forecast import Arrival
+from spotlight.policies.dispatch.instructions import (
+    Answer,
+    DeleteBundle,
+    EndWorker,
+    GrantLease,
+    Instruction,
+    Persist,
+    RecallLeases,
+    RecordEvent,
+    RequestsFinished,
+    RequestsGivenUp,
+    RevokeLeases,
+)
+from spotlight.policies.dispatch.table import RequestTable
+from spotlight.record.run_events import RunEvent
+from spotlight.types import BundleOffer, Request, RequestKind, Result
+
+log = structlog.get_logger(__name__)
+
+Ended = RequestsFinished | RequestsGivenUp
+
+
+class _Reply(NamedTuple):
+    """A receipt that is sent when all before it is done."""
+
+    waiting: asyncio.Future[Receipt]
+    receipt: Receipt
+
+
+class RequestQueue:
+    """See the module's docstring.
+
+    Args:
+        table: decides; nobody else changes it.
+        journal: of the run.
+        metadata: of prompts, by their text: it goes along with their requests.
+        actor: the dispatcher, which tells group leaders on its behalf.
+        ended: is given what is finished or given up.
+        discard: deletes a bundle from the coordinator's store.
+        record: writes an event to the run folder.
+        backlog_changed: called when another kind of work waits, or little of it.
+        end_worker: has the process of a worker ended.
+        lease_s: a lease ends so long after its holder was heard.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: RequestTable,
+        journal: JobJournal,
+        metadata: Mapping[str, str],
+        actor: Actor,
+        ended: Callable[[Ended], None],
+        discard: Callable[[BundleOffer], None],
+        record: Callable[[RunEvent], None],
+        backlog_changed: Callable[[], None],
+        end_worker: Callable[[EndWorker], None],
+        lease_s: float,
+    ) -> None:
+        self._table = table
+        self._journal = journal
+        self._metadata = metadata
+        self._actor = actor
+        self._ended = ended
+        self._discard = discard
+        self._record = record
+        self._backlog_changed = backlog_changed
+        self._end_worker = end_worker
+        self._lease_s = lease_s
+        self._outline: Hashable = ()
+        """Of the backlog, when it was told last."""
+        self._leaders: dict[str, ActorRef] = {}
+        """By the name of the worker."""
+        self._to_do: deque[Instruction | _Reply] = deque()
+        """What follows from the messages of this turn, once their rows are in the journal."""
+        self._turn: asyncio.Task[None] | None = None
+        self._remembers = False
+
+    # --- requests ---
+
+    def submit(self, requests: Collection[Request]) -> None:
+        """Queue requests, grant them to whoever waits, and hand out what is finished already; those
+        that are known are ignored.
+        """
+        if not requests:
+            return
+        self._remember()
+        self.carry_out(self._table.submit(map(self._with_metadata, requests), self._now()))
+
+    def previewed(self, iteration: int, chosen: Iterable[Request]) -> list[Result | None]:
+        """The previews of an iteration are over: how these were done, perhaps before a restart,
+        where their samples are there."""
+        self._remember()
+        return self._table.previewed(iteration, chosen)
+
+    def _remember(self) -> None:
+        if not self._remembers:  # only now is it settled from where the run goes on
+            self._remembers = True
+            self._table.remember(self._journal.requests(), self._journal.adopts_from)
+
+    def _with_metadata(self, request: Request) -> Request:
+        metadata = self._metadata.get(request.prompt)
+        return msgspec.structs.replace(request, metadata=metadata) if metadata else request
+
+    def expect_previews(self, count: int) -> None:
+        """So many previews may yet be submitted: nodes plan for them, too."""
+        self._table.unsubmitted_previews = count
+
+    def cancel(self, kind: RequestKind) -> None:
+        """Drop the requests of a kind; leases on them are revoked, and what still comes is late."""
+        self.carry_out(self._table.cancel(kind, self._now()))
+
+    def withdraw(self, kind: RequestKind) -> list[Request]:
+        """Drop the requests of a kind that are not in work; returns them."""
+        withdrawn, instructions = self._table.withdraw(kind, self._now())
+        self.carry_out(instructions)
+        return withdrawn
+
+    def arrivals(self, kind: RequestKind, iteration: int) -> tuple[Arrival, ...]:
+        """When what is in work of a kind and an iteration will be done."""
+        return self._table.arrivals(kind, iteration, self._now())
+
+    def release(self, request_ids: Iterable[str]) -> None:
+        """Nobody wants these any more, finished or not; what is in work is finished and told."""
+        self.carry_out(self._table.release(request_ids, self._now()))
+
+    def forget(self, kind: RequestKind, iteration: int) -> None:
+        """The results of a kind and iteration are used up: drop them and their bundles."""
+        self.carry_out(self._table.forget(kind, iteration, self._now()))
+        self._end_turn()
+        with suppress(JournalError):  # ends the job
+            self._journal.forget_requests(kind, iteration)
+
+    # --- workers ---
+
+    def leader_of(self, worker: str) -> ActorRef | None:
+        """Who speaks for a worker; None if it is not here any more."""
+        return self._leaders.get(worker)
+
+    def free_groups(self) -> int:
+        """SP groups that may be given requests now."""
+        return self._table.free_groups
+
+    def bar(self, workers: Collection[str]) -> None:
+        """Grant nothing to these until the next time: they train. All others may be granted."""
+        self.carry_out(self._table.bar(workers, self._now()))
+
+    def add_workers(self, node: str, pool: str, workers: Iterable[WorkerRefs]) -> None:
+        """These workers of a node may pull from now on; they may be back as other processes."""
+        for refs in workers:
+            self._end_turn()  # what is for the process of before must not reach this one
+            instructions = self._table.add_worker(refs.worker, refs.epoch, node, pool, self._now())
+            self._leaders[refs.worker] = refs.leader
+            self.carry_out(instructions)
+
+    def remove_workers(
+        self,
+        workers: Iterable[str],
+        reason: str,
+        *,
+        announced: bool = False,
+        ended: bool = False,
+    ) -> None:
+        """These workers are gone, and others are granted what they held.
+
+        Args:
+            announced: they left after a notice, so what they held is not suspected of having ended
+                them.
+            ended: their node says that their processes ended; else they are out of reach.
+        """
+        for name in workers:
+            self._end_turn()  # what is for it must not wait until it is forgotten
+            self._leaders.pop(name, None)
+            self.carry_out(
+                self._table.lose_worker(
+                    name, reason, announced=announced, ended=ended, now=self._now()
+                )
+            )
+
+    def set_leaving(self, workers: Iterable[str], *, leaving: bool) -> None:
+        """Nothing more for workers that will be gone, and others go on with what they have; or they
+        stay after all.
+        """
+        self.carry_out(self._table.set_leaving(workers, leaving=leaving, now=self._now()))
+
+    # --- what the table says ---
+
+    def carry_out(self, instructions: Iterable[Instruction], *then: _Reply) -> None:
+        """Do what the table says when this turn of the loop ends, then send the receipts."""
+        for each in instructions:
+            if isinstance(each, Persist):
+                self._journal.stage_requests(each.rows)
+            else:
+                self._to_do.append(each)
+        self._to_do.extend(then)
+        if self._turn is None:
+            self._turn = self._actor.run_task(self._end_turn_soon())
+
+    def receipt_after(self, instructions: Iterable[Instruction]) -> asyncio.Future[Receipt]:
+        """The same for what a worker delivered: its receipt comes when that is done, or the
+        `JournalError` for which it is not.
+        """
+        receipt, others = Receipt(0), []
+        for each in instructions:
+            if isinstance(each, Answer):
+                receipt = Receipt(each.accepted, each.ask_again)
+            else:
+                others.append(each)
+        waiting: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.carry_out(others, _Reply(waiting, receipt))
+        return waiting
+
+    def close(self) -> None:
+        """No receipt is sent any more."""
+        for each in self._to_do:
+            if isinstance(each, _Reply):
+                each.waiting.cancel()
+
+    async def _end_turn_soon(self) -> None:
+        self._turn = None
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Write the rows, then do what follows from them, and what follows from that."""
+        while True:
+            try:
+                self._journal.commit_staged()
+            except JournalError as error:  # ends the job
+                for each in self._to_do:
+                    if isinstance(each, _Reply) and not each.waiting.done():
+                        each.waiting.set_exception(error)
+                self._to_do.clear()
+                return
+            if not self._to_do:
+                break
+            to_do, self._to_do = self._to_do, deque()
+            for instruction in to_do:
+                self._do(instruction)
+        self._tell_of_backlog()
+
+    def _do(self, instruction: Instruction | _Reply) -> None:
+        match instruction:
+            case GrantLease(worker, lease, requests, commits, commit_every):
+                grant = Grant(lease, self._lease_s, requests, commits, commit_every)
+                log.debug("lease_granted", lease=lease)
+                if not self._tell(worker, grant):
+                    self.carry_out(self._table.unreachable(worker, lease, self._now()))
+            case RevokeLeases(worker, leases):
+                self._tell(worker, Revoke(leases))
+            case RecallLeases(worker, leases):
+                self._tell(worker, Recall(leases))
+            case EndWorker() as end:
+                self._end_worker(end)
+            case RequestsFinished() | RequestsGivenUp() as ended:
+                self._ended(ended)
+            case DeleteBundle(bundle):
+                self._discard(bundle)
+            case RecordEvent(event):
+                self._record(event)
+            case _Reply(waiting, receipt):
+                failpoints.reach("dispatcher.before_ack")
+                if not waiting.done():
+                    waiting.set_result(receipt)
+
+    def _tell(self, worker: str, message: Message) -> bool:
+        return try_tell(self._actor, self._leaders[worker], message)
+
+    def _tell_of_backlog(self) -> None:
+        outline = self._table.backlog_outline()
+        if outline != self._outline:
+            self._outline = outline
+            self._backlog_changed()
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()

@@ -1,0 +1,1 @@
+"""What is on record of a run: events, metrics, and what trainers report."""

@@ -1,0 +1,399 @@
+"""The events of a run: one record per line of `events.jsonl`, tagged by the name of its event.
+Writers and readers of run folders use these same types, which import nothing of ours but types.
+
+A line may lack the fields that have a default here; older versions of Spotlight did not write them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+from spotlight.record.run_event_base import RunEvent as RunEvent
+from spotlight.record.trainer_events import TrainerOutOfReach as TrainerOutOfReach
+from spotlight.record.trainer_events import TrainersBuilt as TrainersBuilt
+from spotlight.record.trainer_events import TrainersFound as TrainersFound
+from spotlight.record.trainer_events import TrainersLost as TrainersLost
+from spotlight.types import WorkerState
+
+# --- the job ---
+
+
+class RunStarted(RunEvent, frozen=True, kw_only=True, tag="run_started"):
+    """A coordinator starts or continues the run."""
+
+    job: str = ""
+    """Name of the job."""
+    resumed_from_iteration: int | None = None
+    """The first iteration that is not complete yet; None for the first start of the run."""
+    term: int = 0
+    """How often the journal of the run had been opened by then; 0 in older records."""
+
+
+class JournalTailDropped(RunEvent, frozen=True, kw_only=True, tag="journal_tail_dropped"):
+    """The end of the journal was damaged, and the run continues from the part before it."""
+
+    what: str
+    """What was dropped."""
+
+
+class RunFinished(RunEvent, frozen=True, kw_only=True, tag="run_finished"):
+    """The job has ended; it may be resumed."""
+
+    outcome: str = "finished"
+    """How it ended: finished, cancelled or failed."""
+    reason: str = ""
+    """Why it was cancelled or failed."""
+
+
+class PhaseBegan(RunEvent, frozen=True, kw_only=True, tag="phase"):
+    """The job is in this phase from now on."""
+
+    phase: str
+    """Name of the phase, such as rollout or train."""
+    iteration: int = 0
+    """Number of completed iterations."""
+
+
+class WeightsPublished(RunEvent, frozen=True, kw_only=True, tag="weights_published"):
+    """Nodes can pull a new version of the weights."""
+
+    version: int
+    """Number of updates that the weights have had."""
+
+
+class CheckpointSaved(RunEvent, frozen=True, kw_only=True, tag="checkpoint_saved"):
+    """A checkpoint has been saved to disk."""
+
+    iteration: int
+    """Number of completed iterations in the checkpoint."""
+    path: str
+    """Path of the checkpoint."""
+
+
+class RunMirrored(RunEvent, frozen=True, kw_only=True, tag="run_mirrored"):
+    """The copy of the run in object storage is up to date."""
+
+    iteration: int
+    """Number of completed iterations in the checkpoint that a restored run continues from."""
+    files: int
+    """Number of files that were copied; those that were there already do not count."""
+    nbytes: int
+    """Bytes of these files."""
+    seconds: float
+    """How long it took to copy them."""
+
+
+class MirrorFailed(RunEvent, frozen=True, kw_only=True, tag="mirror_failed"):
+    """The run could not be copied to object storage; the job was not affected."""
+
+    iteration: int
+    """Number of completed iterations in the checkpoint that was to be copied."""
+    failures: int
+    """How often a copy has failed since the coordinator began with the run."""
+    retry_s: float
+    """Seconds until the next attempt."""
+    reason: str
+    """What went wrong."""
+
+
+class ModelExported(RunEvent, frozen=True, kw_only=True, tag="model_exported"):
+    """The weights with the best validation are in the folder `export`."""
+
+    iteration: int
+    """Number of iterations that these weights were trained for."""
+    score: float | None = None
+    """Their validation score; None if it is not recorded."""
+
+
+class CallbackTrouble(RunEvent, frozen=True, kw_only=True, tag="callback_trouble"):
+    """A callback or tracker of the run has failed or was too slow; the run was not affected."""
+
+    callback: str
+    """Its name."""
+    failures: int
+    """How many of its calls raised an error."""
+    dropped: int
+    """Number of records that were dropped for all callbacks, because together they were too
+    slow."""
+    error: str = ""
+    """The last error."""
+
+
+class GroupDropped(RunEvent, frozen=True, kw_only=True, tag="group_dropped"):
+    """A prompt group is not trained on, because one of its samples failed for good."""
+
+    iteration: int
+    """The iteration that lacks the group."""
+    prompt: str
+    """The prompt of the group."""
+    reason: str
+    """Why the sample failed."""
+
+
+class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
+    """All samples of an iteration have the same reward, so there is nothing to learn from them."""
+
+    iteration: int
+    """The iteration."""
+    reward: float
+    """The reward of all of them; with several rewards, their weighted mean."""
+    in_a_row: int
+    """Number of iterations in a row with only equal rewards, including this one."""
+    stops_after: int
+    """The job stops after this many in a row."""
+
+
+class RewardFell(RunEvent, frozen=True, kw_only=True, tag="reward_fell"):
+    """A reward that is not trained on fell beyond noise while the score rose: the model may game
+    the rewards that it is trained on."""
+
+    weights_version: int
+    """The version that was validated."""
+    reward: str
+    """Name of the reward."""
+    mean: float
+    """Mean of this reward for that version."""
+    best: float
+    """The best mean of this reward for an earlier version."""
+    best_version: int
+    """The version that had the best mean."""
+
+
+class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_reduced"):
+    """Previews have gained too little, so fewer of them are made."""
+
+    iteration: int
+    """The iteration whose seeds are explored."""
+    share: float
+    """Share of the job's previews that are made."""
+    tau: float
+    """Kendall's tau between the rewards of previews and of samples."""
+    pairs: float = 0.0
+    """Number of probes behind `tau`; older ones count less."""
+    realised: float = 0.0
+    """Previews promise a gain in spread; the share of it that the samples had."""
+
+
+class SamplesRegenerated(RunEvent, frozen=True, kw_only=True, tag="samples_regenerated"):
+    """The weights have moved so far that previews are not trained on: their seeds are denoised
+    again."""
+
+    iteration: int
+    """The iteration whose samples are denoised again."""
+    drift: float | None
+    """Mean squared change of the velocity in the latest update, divided by its mean square; None if
+    it was not measured."""
+    most: float
+    """Up to which previews are trained on."""
+
+
+# --- nodes and workers ---
+
+
+class NodeMustWait(RunEvent, frozen=True, kw_only=True, tag="node_must_wait"):
+    """A node keeps coming and going, and may join again only later."""
+
+    node: str
+    """Name of the node."""
+    seconds: float
+    """How long the node has to wait."""
+
+
+class NodeJoined(RunEvent, frozen=True, kw_only=True, tag="node_joined"):
+    """A node has joined, or its workers have changed."""
+
+    node: str
+    """Name of the node."""
+    pool: str
+    """The pool of the node: reserved or spot."""
+    workers: tuple[str, ...] = ()
+    """Names of the workers that the node has."""
+
+
+class NodeLost(RunEvent, frozen=True, kw_only=True, tag="node_lost"):
+    """A node and all its workers are gone or unreachable."""
+
+    node: str
+    """Name of the node."""
+    pool: str = ""
+    """The pool of the node: reserved or spot."""
+    reason: str = ""
+    """Why the node is gone."""
+
+
+class NoticeReceived(RunEvent, frozen=True, kw_only=True, tag="notice"):
+    """A node will be taken away."""
+
+    node: str
+    """Name of the node."""
+    source: str
+    """Source of the notice: a cloud, a signal or a user."""
+    lead_s: float | None
+    """Seconds until then; None if that is not known."""
+
+
+class NoticeWithdrawn(RunEvent, frozen=True, kw_only=True, tag="notice_withdrawn"):
+    """The notice of a node was withdrawn."""
+
+    node: str
+    """Name of the node."""
+
+
+class WeightsNotFetched(RunEvent, frozen=True, kw_only=True, tag="weights_not_fetched"):
+    """A node could not get weights from where it was told to, and will get them elsewhere."""
+
+    node: str
+    """Name of the node."""
+    version: int
+    """The weights version."""
+    source: str
+    """Address of the store that did not give them; the node's log says why."""
+
+
+class WorkerJoined(RunEvent, frozen=True, kw_only=True, tag="worker_joined"):
+    """A worker has joined with its node."""
+
+    worker: str
+    """Name of the worker."""
+    node: str
+    """Name of its node."""
+    pool: str
+    """The pool of its node: reserved or spot."""
+
+
+class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, omit_defaults=True, tag="worker_state"):
+    """A worker is in this state from now on."""
+
+    worker: str
+    """Name of the worker."""
+    state: WorkerState
+    """What the worker does."""
+    node: str = ""
+    """Name of its node."""
+    pool: str = ""
+    """The pool of its node: reserved or spot."""
+    scoring_s: float = 0.0
+    """Time that the worker spent scoring since its previous event, whatever its state was."""
+
+
+class WorkerCannotServe(RunEvent, frozen=True, kw_only=True, tag="worker_cannot_serve"):
+    """A worker cannot load the model of the job, or has lost its accelerator, so it takes no
+    work."""
+
+    worker: str
+    """Name of the worker."""
+    reason: str
+    """Why it cannot."""
+
+
+class WorkerFailed(RunEvent, frozen=True, kw_only=True, tag="worker_failed"):
+    """A worker's process has ended badly: by itself, before it was ready, or as sick. Another one
+    is started after a pause, unless the worker is given up."""
+
+    worker: str
+    """Name of the worker."""
+    reason: str
+    """Why the process ended."""
+    tries: int
+    """Number of its processes that have ended badly in a row, including this one."""
+    given_up: bool
+    """Whether no other process is started."""
+
+
+class WorkerQuarantined(RunEvent, frozen=True, kw_only=True, tag="worker_quarantined"):
+    """A worker fails what others can do, so it gets nothing more, and its process is ended. Its
+    failures count against no request."""
+
+    worker: str
+    """Name of the worker."""
+    reason: str
+    """Its most frequent error."""
+
+
+class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
+    """A worker is gone or unreachable, and others take over its requests."""
+
+    worker: str
+    """Name of the worker."""
+    node: str = ""
+    """Name of its node."""
+    pool: str = ""
+    """The pool of its node: reserved or spot."""
+    reason: str = ""
+    """Why the worker is gone."""
+    requests_reissued: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many requests of the worker wait again, by their kind."""
+
+
+# --- requests ---
+
+
+class LeasesExpired(RunEvent, frozen=True, kw_only=True, tag="leases_expired"):
+    """Workers did not renew their leases, and others take over their requests."""
+
+    items: int
+    """Number of requests that wait again."""
+
+
+class LateResults(RunEvent, frozen=True, kw_only=True, tag="late_results"):
+    """A worker delivered or returned a batch without a valid lease; it does not count."""
+
+    worker: str
+    """Name of the worker."""
+    lease: int
+    """Number of the lease that the worker named."""
+
+
+class RequestQuarantined(RunEvent, frozen=True, kw_only=True, tag="request_quarantined"):
+    """Every node that took a request was lost, so the request is given up."""
+
+    request: str
+    """Id of the request."""
+    prompt: str
+    """Its prompt."""
+
+
+class DenoiseFailed(RunEvent, frozen=True, kw_only=True, tag="denoise_failed"):
+    """A worker could not denoise a batch, or could not use the commits that came with it."""
+
+    worker: str
+    """Name of the worker."""
+    requests: tuple[str, ...]
+    """Ids of the requests that failed; empty if that is not known."""
+    error: str
+    """What went wrong."""
+
+
+class ScorerFailed(RunEvent, frozen=True, kw_only=True, tag="scorer_failed"):
+    """A worker could not score a batch."""
+
+    worker: str = ""
+    """Name of the worker."""
+    request: str
+    """Id of the first request of the batch."""
+    error: str
+    """What went wrong."""
+    traceback: str = ""
+    """Where the scorer raised; empty if it did not, or where it did for the event before, too."""
+
+
+SEE_EVENTS = "see events.jsonl, which has the traceback of a scorer that raised"
+"""Where a job that ends for want of rewards leaves what went wrong."""
+
+_KINDS = sorted(RunEvent.__subclasses__(), key=lambda kind: kind.__module__ != __name__)
+"""In the order in which people read of them; those of trainers come last."""
+EVENTS: dict[str, type[RunEvent]] = {str(kind.__struct_config__.tag): kind for kind in _KINDS}
+"""The types by the names of their events."""
+_DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(Union[tuple(EVENTS.values())])  # noqa: UP007
+
+
+def encode_event(event: RunEvent, time_s: float) -> dict[str, Any]:
+    """The line of an event that happened at this run time, as data for JSON."""
+    return {"time_s": time_s, "event": event.name, **event.fields()}
+
+
+def decode_event(line: bytes) -> RunEvent:
+    """The event of a line that this Spotlight wrote; raises `msgspec.MsgspecError` for others."""
+    return _DECODER.decode(line)

@@ -1,0 +1,229 @@
+"""Outlines of published checkpoints: their configurations, and weights without content.
+
+    python -m spotlight_simulation.outlines qwen-image /tmp/qwen-image
+
+An outline has the architecture and the number of weights of the real one, so that a job can be
+planned for it, and takes no space: its files are sparse. Nobody can load it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from torch import Tensor
+
+_HEADS_OF_FLUX: dict[str, Any] = {
+    "num_attention_heads": 24,
+    "attention_head_dim": 128,
+    "axes_dims_rope": [16, 56, 56],
+}
+_T5 = ("T5EncoderModel", {"d_model": 4096}, 4_762_310_656)
+_CLIP_L = {"hidden_size": 768, "projection_dim": 768}
+_IMAGE_VAE = (
+    "AutoencoderKL",
+    {"latent_channels": 16, "block_out_channels": [128, 256, 512, 512]},
+    83_819_683,
+)
+_VIDEO_VAE_SIZE = 126_892_531
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A published checkpoint."""
+
+    name: str
+    """On the hub."""
+    pipeline: str
+    transformer: str
+    config: dict[str, Any]
+    """Of the transformer."""
+    parts: dict[str, tuple[str, dict[str, Any], int]]
+    """The class, the configuration and the parameters of text encoders and VAE."""
+    tokenizers: tuple[str, ...]
+    text_tokens: int
+    masks_text: bool = False
+    scheduler: str = "FlowMatchEulerDiscreteScheduler"
+    scheduler_config: dict[str, Any] = field(default_factory=dict)
+
+
+OUTLINES = {
+    "qwen-image": Outline(
+        "Qwen/Qwen-Image",
+        "QwenImagePipeline",
+        "QwenImageTransformer2DModel",
+        {
+            **_HEADS_OF_FLUX,
+            "patch_size": 2,
+            "in_channels": 64,
+            "out_channels": 16,
+            "num_layers": 60,
+            "joint_attention_dim": 3584,
+        },
+        {
+            "text_encoder": ("Qwen2_5_VLForConditionalGeneration", {}, 8_292_166_656),
+            "vae": ("AutoencoderKLQwenImage", {"base_dim": 96, "z_dim": 16}, _VIDEO_VAE_SIZE),
+        },
+        ("tokenizer",),
+        text_tokens=256,
+        masks_text=True,
+    ),
+    "sd3.5-medium": Outline(
+        "stabilityai/stable-diffusion-3.5-medium",
+        "StableDiffusion3Pipeline",
+        "SD3Transformer2DModel",
+        {
+            "sample_size": 128,
+            "patch_size": 2,
+            "in_channels": 16,
+            "out_channels": 16,
+            "num_layers": 24,
+            "attention_head_dim": 64,
+            "num_attention_heads": 24,
+            "joint_attention_dim": 4096,
+            "caption_projection_dim": 1536,
+            "pooled_projection_dim": 2048,
+            "pos_embed_max_size": 384,
+            "dual_attention_layers": list(range(13)),
+            "qk_norm": "rms_norm",
+        },
+        {
+            "text_encoder": ("CLIPTextModelWithProjection", _CLIP_L, 123_650_304),
+            "text_encoder_2": (
+                "CLIPTextModelWithProjection",
+                {"hidden_size": 1280, "projection_dim": 1280},
+                694_659_840,
+            ),
+            "text_encoder_3": _T5,
+            "vae": _IMAGE_VAE,
+        },
+        ("tokenizer", "tokenizer_2", "tokenizer_3"),
+        text_tokens=77 + 256,
+    ),
+    "flux.1-dev": Outline(
+        "black-forest-labs/FLUX.1-dev",
+        "FluxPipeline",
+        "FluxTransformer2DModel",
+        {
+            **_HEADS_OF_FLUX,
+            "patch_size": 1,
+            "in_channels": 64,
+            "num_layers": 19,
+            "num_single_layers": 38,
+            "joint_attention_dim": 4096,
+            "pooled_projection_dim": 768,
+            "guidance_embeds": True,
+        },
+        {
+            "text_encoder": ("CLIPTextModel", _CLIP_L, 123_060_480),
+            "text_encoder_2": _T5,
+            "vae": _IMAGE_VAE,
+        },
+        ("tokenizer", "tokenizer_2"),
+        text_tokens=512,
+    ),
+    "wan2.1-t2v-1.3b": Outline(
+        "Wan-AI/Wan2.1-T2V-1.3B-Diffusers",
+        "WanPipeline",
+        "WanTransformer3DModel",
+        {
+            "patch_size": [1, 2, 2],
+            "num_attention_heads": 12,
+            "attention_head_dim": 128,
+            "in_channels": 16,
+            "out_channels": 16,
+            "text_dim": 4096,
+            "freq_dim": 256,
+            "ffn_dim": 8960,
+            "num_layers": 30,
+            "cross_attn_norm": True,
+            "qk_norm": "rms_norm_across_heads",
+            "eps": 1e-6,
+            "rope_max_seq_len": 1024,
+        },
+        {
+            "text_encoder": ("UMT5EncoderModel", {"d_model": 4096}, 5_680_910_336),
+            "vae": ("AutoencoderKLWan", {"base_dim": 96, "z_dim": 16}, _VIDEO_VAE_SIZE),
+        },
+        ("tokenizer",),
+        text_tokens=512,
+        scheduler="UniPCMultistepScheduler",
+        scheduler_config={"use_flow_sigmas": True, "flow_shift": 3.0},
+    ),
+}
+"""By a short name. What is not here is as the classes of diffusers and transformers have it."""
+
+
+def make_transformer(outline: Outline, *, device: str = "meta", **changes: Any) -> Any:
+    """The transformer in float32, by default on the meta device: shapes without content. `changes`
+    are made to its configuration.
+    """
+    with torch.device(device):
+        return getattr(diffusers, outline.transformer)(**{**outline.config, **changes}).eval()
+
+
+def make_conditioning(outline: Outline, rows: int, device: str) -> dict[str, Tensor]:
+    """What the transformer is given of so many prompts: zeros."""
+    config, tokens = outline.config, outline.text_tokens
+    width = config.get("joint_attention_dim") or config["text_dim"]
+    tensors = {"embeds": torch.zeros(rows, tokens, width, device=device)}
+    if "pooled_projection_dim" in config:
+        pooled = torch.zeros(rows, config["pooled_projection_dim"], device=device)
+        tensors["pooled"] = pooled
+    if outline.masks_text:
+        tensors["mask"] = torch.ones(rows, tokens, dtype=torch.bool, device=device)
+    return tensors
+
+
+def write_outline(name: str, folder: Path, **changes: Any) -> None:
+    """Write the outline of a key of `OUTLINES`, with `changes` to the configuration of its
+    transformer; raises `KeyError` for another name.
+    """
+    outline = OUTLINES[name]
+    scheduler = ("diffusers", outline.scheduler)
+    index: dict[str, Any] = {"_class_name": outline.pipeline, "scheduler": scheduler}
+    _write_json(folder / "scheduler" / "scheduler_config.json", outline.scheduler_config)
+    index["transformer"] = ("diffusers", outline.transformer)
+    _write_json(folder / "transformer" / "config.json", {**outline.config, **changes})
+    shapes = {
+        name: tuple(tensor.shape)
+        for name, tensor in make_transformer(outline, **changes).state_dict().items()
+    }
+    _write_weights(folder / "transformer" / "diffusion_pytorch_model.safetensors", shapes)
+    for part, (kind, config, size) in outline.parts.items():
+        index[part] = ("diffusers" if part == "vae" else "transformers", kind)
+        _write_json(folder / part / "config.json", config)
+        stem = "diffusion_pytorch_model" if part == "vae" else "model"
+        _write_weights(folder / part / f"{stem}.safetensors", {"all": (size,)})
+    for part in outline.tokenizers:
+        index[part] = ("transformers", "PreTrainedTokenizerFast")
+        (folder / part).mkdir()
+    _write_json(folder / "model_index.json", index)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def _write_weights(path: Path, shapes: dict[str, tuple[int, ...]]) -> None:
+    """A header that is true, and a hole behind it."""
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        size = 2 * torch.Size(shape).numel()
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (end, end + size)}
+        end += size
+    text = json.dumps(header).encode()
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + end)
+
+
+if __name__ == "__main__":
+    write_outline(sys.argv[1], Path(sys.argv[2]))

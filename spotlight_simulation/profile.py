@@ -1,0 +1,85 @@
+"""Durations of a real test-bed, as a file gives them, for the jobs of a simulated cluster."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import msgspec
+
+from spotlight.errors import UserError
+from spotlight.jobs import JobSpec
+from spotlight.jobs.losses import LOSSES, replays
+from spotlight_simulation.fake_hardware import HardwareTimes
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How long one iteration without exploration takes, and what goes on around it; all times in
+    seconds. A job that has more samples, or more steps for each, rolls out longer, and one that
+    trains on more rows trains longer, in proportion."""
+
+    source: str
+    """Where the figures are from."""
+    assumptions: str
+    """What nobody published of them."""
+    gpus: int
+    """On which the iteration is rolled out and trained."""
+    samples: int
+    """That it rolls out."""
+    steps: int
+    """Denoising steps of each."""
+    rows: int
+    """That it trains on: samples times flow times."""
+    rollout_s: float
+    train_s: float
+    train_jitter: float
+    """Training takes up to this share longer or shorter."""
+    publish_s: float
+    """From the end of training until nodes can pull the new weights."""
+    load_s: float
+    """Of the model, and of a trainer."""
+    score_s: float
+    """Of a micro-batch."""
+
+    def __post_init__(self) -> None:
+        for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
+        for name in ("publish_s", "load_s", "score_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be finite and 0 at least, not {getattr(self, name)}")
+        if not 0 <= self.train_jitter < 1:
+            raise ValueError(f"train_jitter must be in [0, 1), not {self.train_jitter}")
+
+    def times(self, job: JobSpec) -> HardwareTimes:
+        """What that comes to for the job's micro-batches, and for the rows that it makes of a
+        sample. A denoising step takes the same, whatever it is for."""
+        step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
+        return HardwareTimes(
+            step_s=step_s * job.sampler.micro_batch,
+            score_s=self.score_s,
+            load_s=self.load_s,
+            train_s=0.0,
+            train_sample_s=self.train_s / self.rows * _rows_of_a_sample(job),
+            train_jitter=self.train_jitter,
+            publish_s=self.publish_s,
+        )
+
+
+def _rows_of_a_sample(job: JobSpec) -> int:
+    """Its trained flow times, or the noisy steps of a loss in the box that replays them."""
+    facts = LOSSES.get(job.training.loss)
+    if facts is not None and replays(facts.samplers):
+        return job.sampler.window.length
+    return job.training.trained_times
+
+
+def load_profile(path: Path) -> Profile:
+    """Read one from a YAML file; raises `UserError` that names the file and, in one line, what is
+    wrong.
+    """
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
+    except (OSError, msgspec.DecodeError) as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"{path}: {problem}; see `spotlight_simulation.profile.Profile`") from error

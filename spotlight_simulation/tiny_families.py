@@ -1,0 +1,273 @@
+"""Tiny checkpoints with random weights, one of each family, in diffusers layout.
+
+    python -m spotlight_simulation.tiny_families sd3 /tmp/sd3-tiny
+
+They have all parts of a real one, loads in its pipeline, and draws noise: for tests of whole jobs,
+not for pictures. The same family gives the same weights every time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLQwenImage,
+    AutoencoderKLWan,
+    FlowMatchEulerDiscreteScheduler,
+    FluxPipeline,
+    FluxTransformer2DModel,
+    QwenImagePipeline,
+    QwenImageTransformer2DModel,
+    SD3Transformer2DModel,
+    StableDiffusion3Pipeline,
+    UniPCMultistepScheduler,
+    WanPipeline,
+    WanTransformer3DModel,
+)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    CLIPTextModelWithProjection,
+    PreTrainedTokenizerFast,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    T5Config,
+    T5EncoderModel,
+    UMT5Config,
+    UMT5EncoderModel,
+)
+
+_TEXT_WIDTH = 32
+"""Channels of the long embedding."""
+_CLIP_WIDTH = 16
+_BEGIN, _END, _PAD = "<begin>", "<end>", "<pad>"
+_VOCABULARY = 256 + 3
+_HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16}
+
+
+def make_tiny_checkpoint(family: str, folder: Path) -> None:
+    """Write the checkpoint of a family; raises `KeyError` for one that is not known."""
+    make = _MAKERS[family]
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pipeline = make()
+    pipeline.save_pretrained(folder, safe_serialization=True)
+
+
+def make_flux_without_guidance(folder: Path) -> None:
+    """Write a checkpoint as FLUX.1-schnell is: guidance is no input of its transformer."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        pipeline = _flux(guidance_embeds=False)
+    pipeline.save_pretrained(folder, safe_serialization=True)
+
+
+def _qwen_image() -> Any:
+    return QwenImagePipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
+        ),
+        AutoencoderKLQwenImage(
+            base_dim=8,
+            z_dim=4,
+            dim_mult=[1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, True],
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[1.0, 2.0, 0.5, 1.5],
+        ),
+        _qwen_text(),
+        _tokenizer(),
+        QwenImageTransformer2DModel(
+            **_HEADS,
+            patch_size=2,
+            in_channels=16,
+            out_channels=4,
+            num_layers=2,
+            joint_attention_dim=_TEXT_WIDTH,
+            axes_dims_rope=(4, 6, 6),
+        ),
+    )
+
+
+def _sd3() -> Any:
+    return StableDiffusion3Pipeline(
+        SD3Transformer2DModel(
+            **_HEADS,
+            sample_size=16,
+            in_channels=4,
+            out_channels=4,
+            num_layers=2,
+            joint_attention_dim=_TEXT_WIDTH,
+            caption_projection_dim=32,
+            pooled_projection_dim=2 * _CLIP_WIDTH,
+            pos_embed_max_size=24,
+            dual_attention_layers=(0,),
+            qk_norm="rms_norm",
+        ),
+        FlowMatchEulerDiscreteScheduler(shift=3.0),
+        _image_vae(),
+        _clip(CLIPTextModelWithProjection),
+        _tokenizer(_BEGIN, _END, 77),
+        _clip(CLIPTextModelWithProjection),
+        _tokenizer(_BEGIN, _END, 77),
+        _t5(T5EncoderModel, T5Config),
+        _tokenizer(None, _END),
+    )
+
+
+def _flux(*, guidance_embeds: bool = True) -> Any:
+    return FluxPipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, shift=3.0
+        )
+        if guidance_embeds
+        else FlowMatchEulerDiscreteScheduler(shift=1.0),
+        _image_vae(),
+        _clip(CLIPTextModel),
+        _tokenizer(_BEGIN, _END, 77),
+        _t5(T5EncoderModel, T5Config),
+        _tokenizer(None, _END),
+        FluxTransformer2DModel(
+            **_HEADS,
+            patch_size=1,
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            joint_attention_dim=_TEXT_WIDTH,
+            pooled_projection_dim=_CLIP_WIDTH,
+            guidance_embeds=guidance_embeds,
+            axes_dims_rope=(4, 6, 6),
+        ),
+    )
+
+
+def _wan() -> Any:
+    return WanPipeline(
+        tokenizer=_tokenizer(None, _END),
+        text_encoder=_t5(UMT5EncoderModel, UMT5Config),
+        vae=AutoencoderKLWan(
+            base_dim=8,
+            z_dim=4,
+            dim_mult=[1, 1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, True, True],
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[1.0, 2.0, 0.5, 1.5],
+        ),
+        scheduler=UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
+        ),
+        transformer=WanTransformer3DModel(
+            **_HEADS,
+            in_channels=4,
+            out_channels=4,
+            text_dim=_TEXT_WIDTH,
+            freq_dim=32,
+            ffn_dim=64,
+            num_layers=2,
+            rope_max_seq_len=32,
+        ),
+    )
+
+
+def _image_vae() -> AutoencoderKL:
+    return AutoencoderKL(
+        latent_channels=4,
+        block_out_channels=(8, 8),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        norm_num_groups=4,
+        scaling_factor=1.5,
+        shift_factor=0.1,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+    )
+
+
+def _clip(kind: type) -> Any:
+    config = CLIPTextConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=_CLIP_WIDTH,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        projection_dim=_CLIP_WIDTH,
+        bos_token_id=256,
+        eos_token_id=257,
+        pad_token_id=258,
+    )
+    return kind(config).eval()
+
+
+def _t5(kind: type, config: type) -> Any:
+    return kind(
+        config(
+            vocab_size=_VOCABULARY,
+            d_model=_TEXT_WIDTH,
+            d_kv=16,
+            d_ff=32,
+            num_layers=1,
+            num_heads=2,
+            eos_token_id=257,
+            pad_token_id=258,
+        )
+    ).eval()
+
+
+def _qwen_text() -> Any:
+    sizes: dict[str, Any] = {
+        "hidden_size": _TEXT_WIDTH,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "rope_scaling": {"mrope_section": [2, 2, 4], "rope_type": "default", "type": "default"},
+        "rope_theta": 1000000.0,
+        "vocab_size": _VOCABULARY,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": _TEXT_WIDTH,
+    }
+    config = Qwen2_5_VLConfig(text_config=sizes, vision_config=vision, vocab_size=_VOCABULARY)
+    return Qwen2_5_VLForConditionalGeneration(config).eval()
+
+
+def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 512) -> Any:
+    """One token for each byte, and marks before and behind the text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: number for number, token in enumerate([*alphabet, _BEGIN, _END, _PAD])}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([_BEGIN, _END, _PAD])
+    marks = [(token, vocabulary[token]) for token in (begin, end) if token]
+    if marks:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=" ".join(filter(None, (begin, "$A", end))), special_tokens=marks
+        )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=_PAD, eos_token=end, model_max_length=longest
+    )
+
+
+_MAKERS: dict[str, Callable[[], Any]] = {
+    "qwen-image": _qwen_image,
+    "sd3": _sd3,
+    "flux": _flux,
+    "wan": _wan,
+}
+
+
+if __name__ == "__main__":
+    make_tiny_checkpoint(sys.argv[1], Path(sys.argv[2]))

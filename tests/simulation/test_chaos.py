@@ -1,0 +1,141 @@
+"""Whole jobs, and sessions of loops of one's own, under faults."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spotlight.cli.app import app
+from spotlight_simulation.chaos import chaos_job, run_seed, run_seeds, scenario, total_effects
+from spotlight_simulation.faults import KINDS, SESSION_KINDS, FaultKind
+
+_DIGEST = """
+from spotlight_simulation.chaos import run_seed
+print(run_seed({seed})[0].digest)
+"""
+
+
+def digest_in_a_process_of_its_own(seed: int, hash_seed: int) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", _DIGEST.format(seed=seed)],
+        env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("seed", [3, 9])
+def test_a_seed_gives_one_history_wherever_it_runs(seed: int) -> None:
+    digests = {digest_in_a_process_of_its_own(seed, hash_seed) for hash_seed in (1, 2)}
+    assert digests == {run_seed(seed)[0].digest}
+
+
+def test_different_seeds_give_different_histories() -> None:
+    assert run_seed(1)[0].digest != run_seed(2)[0].digest
+
+
+def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
+    outcome, history = run_seed(5, kinds=())
+    assert outcome.violations == ()
+    assert outcome.effective == {}
+    assert not outcome.drove_session
+    assert [happening["iteration"] for happening in history.all("train")] == [0, 1, 2]
+    granted = {request for denoise in history.all("denoise") for request in denoise["requests"]}
+    steps = chaos_job(tmp_path).sampler.steps
+    assert outcome.steps == steps * len(granted), "no step of any request"
+
+
+def test_every_fourth_seed_drives_a_session() -> None:
+    assert [run_seed(seed, kinds=())[0].drove_session for seed in range(4)] == [False] * 3 + [True]
+
+
+@pytest.mark.parametrize(
+    ("kind", "seeds"),
+    [(kind, range(3, 27, 4) if kind in SESSION_KINDS else range(6)) for kind in KINDS],
+)
+def test_each_kind_of_fault_changes_something_and_harms_nothing(
+    kind: FaultKind, seeds: Sequence[int]
+) -> None:
+    effects = 0
+    for count, seed in enumerate(seeds, 1):
+        outcome, _ = run_seed(seed, [kind])
+        assert outcome.violations == ()
+        effects += outcome.effective.get(kind, 0)
+        if effects and count > 2:
+            return
+    pytest.fail(f"{kind} changed nothing")
+
+
+def test_jobs_and_sessions_survive_all_faults_together() -> None:
+    outcomes = list(run_seeds(range(100, 124)))
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+    effects = total_effects(outcomes)
+    assert all(effects[kind] for kind in KINDS if kind not in SESSION_KINDS)
+    assert any(effects[kind] for kind in SESSION_KINDS), "of six sessions"
+
+
+def test_the_command_prints_what_took_effect() -> None:
+    result = CliRunner().invoke(app, ["chaos", "--seeds", "2", "--first", "42"])
+    assert result.exit_code == 0
+    assert "kill_node" in result.output
+    assert "2 seeds in" in result.output
+    assert "1 jobs and 1 sessions" in result.output
+
+
+def test_the_command_replays_a_seed() -> None:
+    result = CliRunner().invoke(app, ["chaos", "--seed", "40"])
+    assert result.exit_code == 0
+    assert run_seed(40)[0].digest in result.output
+
+
+def test_the_command_says_which_seed_replays_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from spotlight_simulation import chaos
+
+    def broken(run: chaos.Run) -> None:
+        run.history.violation("nothing is as it should be")
+
+    monkeypatch.setattr(chaos, "check", broken)
+    result = CliRunner().invoke(app, ["chaos", "--seeds", "1", "--first", "40", "--processes", "1"])
+    assert result.exit_code == 1
+    assert "seed 40: nothing is as it should be" in result.output
+    assert "spotlight chaos --seed 40" in result.output
+
+
+def test_trainers_are_together_apart_or_have_somebody_to_spare(tmp_path: Path) -> None:
+    layouts = set()
+    for seed in range(40):
+        made = scenario(seed, tmp_path)
+        reserved = [node for node in made.nodes if node.pool == "reserved"]
+        ranks = made.job.training.ranks
+        layouts.add((ranks, *(node.workers for node in reserved)))
+        assert sum(node.workers for node in reserved) >= ranks
+        assert all(node.pool == "spot" for node in made.nodes[len(reserved) :])
+    assert layouts == {(1, 1), (1, 1, 1), (2, 2), (2, 1, 1), (2, 2, 1)}
+
+
+def test_any_reserved_node_may_be_struck(tmp_path: Path) -> None:
+    for seed in range(200):
+        made = scenario(seed, tmp_path)
+        last = [node.name for node in made.nodes if node.pool == "reserved"][1:]
+        if any(fault.node in last for fault in made.faults):
+            return
+    pytest.fail("faults meet the first one only")
+
+
+@pytest.mark.parametrize("seed", [361, 2433, 2600, 2235, 2727, 2785, 4083, 6094])
+def test_what_once_went_wrong_does_not(seed: int) -> None:
+    """Weights that were trained again; weights that were dropped with a job that had failed; the
+    loss of the last node that held the weights, after new trainers had begun; two sessions that a
+    full disk had ended, as a coordinator that was killed since could not say; a worker that was
+    stopped while it connected to its node; an answer to a program's predecessor; and a preview that
+    was given up, as a coordinator that was killed at that moment could not say."""
+    assert run_seed(seed)[0].violations == ()
