@@ -40,8 +40,8 @@ from spotlight.actors.coordinator.tenant.worker_troubles import WorkerTroubles
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubFile
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.preflight.checks import JobFiles
 from spotlight.record.run_events import WeightsNotFetched
 from spotlight.store.run_folder import RunFolder

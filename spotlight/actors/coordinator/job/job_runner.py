@@ -43,7 +43,7 @@ from spotlight.actors.runtime import (
     handles,
 )
 from spotlight.policies import iteration as step
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.record import run_events
 from spotlight.types import Request
 

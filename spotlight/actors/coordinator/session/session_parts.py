@@ -29,8 +29,8 @@ from spotlight.actors.coordinator.tenant.worker_troubles import WorkerTroubles
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JournalError
 from spotlight.jobs import ScoringSpec
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.run_tally import RunTally
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_events import RunEvent, WorkerStateBegan

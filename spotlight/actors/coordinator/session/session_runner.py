@@ -65,7 +65,7 @@ from spotlight.actors.runtime import (
     handles,
 )
 from spotlight.errors import JournalError, TransferFailed
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.types import BundleOffer, SamplingSettings
 
 log = structlog.get_logger(__name__)

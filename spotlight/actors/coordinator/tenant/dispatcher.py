@@ -29,8 +29,8 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.runtime import Actor, handles
-from spotlight.policies.dispatch.instructions import EndWorker
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import EndWorker
+from spotlight.policies.requests.table import RequestTable
 from spotlight.record.run_events import RunEvent
 from spotlight.timings import DispatchTimings
 from spotlight.types import BundleOffer
