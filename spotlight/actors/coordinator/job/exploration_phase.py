@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 import structlog
 
-from spotlight.actors.coordinator.job.explorer import Explorer, Orders
 from spotlight.actors.coordinator.job.job_phase import JobPhase
 from spotlight.actors.coordinator.job.job_progress import JobProgress
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
-from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts, explored_version
+from spotlight.actors.coordinator.tenant.request_plans import (
+    TrainingPrompts,
+    exploration_settings,
+    preview_id,
+    preview_request,
+    previewed,
+)
 from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
-from spotlight.record.run_events import SamplesRegenerated
+from spotlight.record.run_events import ExplorationReduced, SamplesRegenerated
 from spotlight.types import Request, Result
 
 log = structlog.get_logger(__name__)
@@ -43,7 +49,7 @@ class ExplorationPhase:
         progress: JobProgress,
         shares: BacklogShares,
         in_turn: Callable[[Callable[[], Awaitable[None]]], None],
-        event: Callable[[SamplesRegenerated], None],
+        event: Callable[[ExplorationReduced | SamplesRegenerated], None],
         explored: Callable[[int, bool], None],
     ) -> None:
         self._job = job
@@ -55,9 +61,9 @@ class ExplorationPhase:
         self._event = event
         self._shares = shares
         self._explored = explored
-        self._explorer = Explorer(job, groups=requests.free_groups)
+        self._explorer = Explorer(exploration_settings(job))
         self._unused: tuple[str, ...] = ()
-        """Previews that nobody needs once the choice is on record."""
+        """The requests whose samples nobody needs once the choice is on record."""
 
     def begin(self, iteration: int) -> None:
         """Begin to explore for an iteration."""
@@ -69,19 +75,21 @@ class ExplorationPhase:
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = self._prompts.of(iteration)
-        version = explored_version(self._job, iteration)
-        plan = progress.exploration.plan(iteration, version, prompts, window_s)
+        plan = progress.exploration.plan(iteration, prompts, window_s)
+        reduction = progress.exploration.reduction(plan)
+        if reduction is not None:
+            self._event(reduction)
         progress.metrics.exploration_share = plan.share
-        withdrawn = self._requests.withdraw("preview")  # of the iteration that is trained, if any
-        self._follow(self._explorer.start(plan, self._now(), withdrawn=withdrawn))
+        withdrawn = self._withdraw()  # of the iteration that is trained, if any
+        self._follow(self._explorer.start(plan, *self._moment(), withdrawn=withdrawn))
 
     def end(self, iteration: int) -> None:
         """Choose now, or when the fixed budget is spent; where previews are trained on, as soon as
         it does not pay any more to wait for those in work."""
         reuses = self._job.trains_on_previews and self._may_reuse(iteration)
-        waits, withdrawn = NONE, list[Request]()
+        waits, withdrawn = NONE, list[Preview]()
         if reuses and self._job.exploration.budget == "window":
-            withdrawn = self._requests.withdraw("preview")
+            withdrawn = self._withdraw()
             if not self._explorer.is_whole:
                 waits = patience(
                     self._job.samples_per_iteration,
@@ -93,7 +101,7 @@ class ExplorationPhase:
                 )
         orders = self._explorer.stop(
             iteration,
-            self._now(),
+            *self._moment(),
             reuses=reuses,
             patience=waits,
             withdrawn=withdrawn,
@@ -111,25 +119,28 @@ class ExplorationPhase:
         if explored is None:
             return False
         self._requests.expect_previews(self._explorer.unsubmitted)
-        for kind in orders.cancel:
-            self._requests.cancel(kind)
+        if orders.cancel:
+            self._requests.cancel("preview")
         self._progress.settle(explored)
         if not self._phase.over:  # otherwise nothing is settled
-            self._requests.release(orders.unused)
+            self._requests.release(self._ids(orders.unused))
         return True
 
     async def _go_on(self) -> None:
-        self._follow(self._explorer.go_on(self._now()))
+        self._follow(self._explorer.go_on(*self._moment()))
 
     def finished(self, results: Sequence[Result]) -> None:
         """Previews come in, in any order, each once."""
-        self._follow(self._explorer.finished(results, self._now()))
+        rewards = len(self._job.rewards)  # others are to train on
+        scored = [(previewed(one.request), one.rewards[:rewards]) for one in results]
+        self._follow(self._explorer.finished(scored, *self._moment()))
 
     def given_up(self, requests: Sequence[Request], reason: str) -> None:
         """Previews that could not be denoised or scored."""
         if requests:
             log.warning("previews_given_up", count=len(requests), reason=reason)
-            self._follow(self._explorer.given_up(requests, self._now()))
+            previews = [previewed(request) for request in requests]
+            self._follow(self._explorer.given_up(previews, *self._moment()))
 
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that
@@ -152,17 +163,25 @@ class ExplorationPhase:
     def _follow(self, orders: Orders) -> None:
         self._requests.expect_previews(self._explorer.unsubmitted)
         # Workers choose among what waits: groups are to be whole before they get more.
-        requests, samples = orders.requests, self._job.samples_per_iteration
+        requests = [preview_request(self._job, preview) for preview in orders.previews]
+        samples = self._job.samples_per_iteration
         for first in range(0, len(requests), samples):
             self._requests.submit(requests[first : first + samples])
-        for kind in orders.cancel:
-            self._requests.cancel(kind)
+        if orders.cancel:
+            self._requests.cancel("preview")
         if orders.explored is not None:
-            explored, self._unused = orders.explored, orders.unused
+            explored, self._unused = orders.explored, self._ids(orders.unused)
             self._progress.exploration.accept(explored)
             wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
             self._explored(explored.iteration, set(wanted) == set(explored.reused))
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _withdraw(self) -> list[Preview]:
+        """Those that nobody has begun."""
+        return [previewed(request) for request in self._requests.withdraw("preview")]
+
+    def _ids(self, previews: Iterable[Preview]) -> tuple[str, ...]:
+        return tuple(preview_id(self._job, preview) for preview in previews)
+
+    def _moment(self) -> tuple[float, int]:
+        """The time, and how many SP groups may preview now."""
+        return asyncio.get_running_loop().time(), self._requests.free_groups()
