@@ -223,29 +223,20 @@ class Explorer:
             explored=explored,
         )
 
-    def finished(
-        self, scored: Sequence[tuple[Preview, Rewards]], now: float, groups: int
-    ) -> Orders:
-        """Tell the planner what previews were given, and ask it for more."""
-        explorations = [each for each in (self._later, self._now) if each is not None]
-        if not explorations or not scored:
-            return Orders()
-        for preview, rewards in scored:
-            for exploration in explorations:
-                exploration.record(preview, rewards, now)
-        return self.go_on(now, groups)
-
-    def given_up(self, previews: Sequence[Preview], now: float, groups: int) -> Orders:
-        """A candidate without a score is no candidate."""
-        if not previews:
-            return Orders()
+    def finished(self, preview: Preview, rewards: Rewards, now: float) -> None:
+        """A preview is scored, with one number per reward; `go_on` asks for more."""
         for exploration in (self._later, self._now):
             if exploration is not None:
-                exploration.forget(previews)
-        return self.go_on(now, groups)
+                exploration.record(preview, rewards, now)
+
+    def given_up(self, preview: Preview) -> None:
+        """A candidate without a score is no candidate; `go_on` asks for others."""
+        for exploration in (self._later, self._now):
+            if exploration is not None:
+                exploration.forget([preview])
 
     def go_on(self, now: float, groups: int) -> Orders:
-        """Time has passed: ask for more, or choose."""
+        """Previews came in, or time has passed: ask for more, or choose."""
         exploration = self._now or self._later
         if exploration is None:
             return Orders()
@@ -259,6 +250,11 @@ class Explorer:
     def scored(self) -> int:
         """How many previews are there."""
         return 0 if self._now is None else len(self._now.made)
+
+    @property
+    def in_work(self) -> int:
+        """How many previews were asked for and did not come in yet."""
+        return 0 if self._now is None else len(self._now.outstanding)
 
     @property
     def lacking(self) -> int:

@@ -86,11 +86,14 @@ class Expedition:
         self._note(self.explorer.go_on(self.now, self._groups))
 
     def finish(self, previews: Sequence[Preview]) -> None:
-        scored = [(preview, self.rewards(preview)) for preview in previews]
-        self._note(self.explorer.finished(scored, self.now, self._groups))
+        for preview in previews:
+            self.explorer.finished(preview, self.rewards(preview), self.now)
+        self.go_on()
 
     def give_up(self, previews: Sequence[Preview]) -> None:
-        self._note(self.explorer.given_up(previews, self.now, self._groups))
+        for preview in previews:
+            self.explorer.given_up(preview)
+        self.go_on()
 
     def finish_all(self, order: Callable[[list[Preview]], list[Preview]] = list) -> None:
         """Finish previews until there are no new ones."""

@@ -131,16 +131,21 @@ class ExplorationPhase:
 
     def finished(self, results: Sequence[Result]) -> None:
         """Previews come in, in any order, each once."""
-        rewards = len(self._job.rewards)  # others are to train on
-        scored = [(previewed(one.request), one.rewards[:rewards]) for one in results]
-        self._follow(self._explorer.finished(scored, *self._moment()))
+        if not results:
+            return
+        now, groups = self._moment()
+        chosen_by = len(self._job.rewards)  # those behind are to train on
+        for one in results:
+            self._explorer.finished(previewed(one.request), one.rewards[:chosen_by], now)
+        self._follow(self._explorer.go_on(now, groups))
 
     def given_up(self, requests: Sequence[Request], reason: str) -> None:
         """Previews that could not be denoised or scored."""
         if requests:
             log.warning("previews_given_up", count=len(requests), reason=reason)
-            previews = [previewed(request) for request in requests]
-            self._follow(self._explorer.given_up(previews, *self._moment()))
+            for request in requests:
+                self._explorer.given_up(previewed(request))
+            self._follow(self._explorer.go_on(*self._moment()))
 
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that
