@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 import structlog
@@ -291,8 +292,11 @@ class JobRunner(Tenant):
         self.phase.replaced = True
         self.around.coordinator.run_again(self)
 
-    async def remind(self, *, everything: bool) -> None:
-        """Go on waiting for trainers, and repeat what may have been lost."""
+    def remind(self, *, everything: bool) -> None:
+        """In its next turn: go on waiting for trainers, and repeat what may have been lost."""
+        self.call_in_turn(partial(self._remind_others, everything=everything))
+
+    async def _remind_others(self, *, everything: bool) -> None:
         self.record.write(self.record.run.require_there)
         self.trainer_watch.check()
         if why := self.troubles.why_nobody_can_train(self.spec.training.ranks):

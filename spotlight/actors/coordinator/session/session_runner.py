@@ -214,7 +214,7 @@ class SessionRunner(Tenant):
     def _fail(self, error: JournalError) -> None:
         self.end("failed", str(error))
 
-    async def remind(self, *, everything: bool) -> None:
+    def remind(self, *, everything: bool) -> None:
         """Repeat what may have been lost, and give up a user who is away for too long."""
         self.briefing.repeat(everything=everything)
         limit_s, since = self.timings.coordinator.session_away_s, self._away_since

@@ -203,7 +203,7 @@ class Tenant(Actor, ABC):
         """Requests are finished, in any order and each once, or given up."""
 
     @abstractmethod
-    async def remind(self, *, everything: bool) -> None:
+    def remind(self, *, everything: bool) -> None:
         """Repeat what may have been lost; `everything`: also what must be told again and again."""
 
     @property
@@ -247,8 +247,7 @@ class Tenant(Actor, ABC):
         while not self.is_over:
             await asyncio.sleep(self.timings.coordinator.remind_s)
             reminders += 1
-            everything = reminders % repeat_every == 0
-            self.call_in_turn(partial(self.remind, everything=everything))
+            self.remind(everything=reminders % repeat_every == 0)
 
     def _from_coordinator(self, message: Message) -> bool:
         return self.sender == self.around.coordinator.ref
