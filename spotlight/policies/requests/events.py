@@ -14,11 +14,11 @@ class HeldLease(Protocol):
 
     @property
     def lease(self) -> int:
-        """Its number."""
+        """The number of the lease."""
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Ids of its requests, in the order of the grant."""
+        """The ids of its requests, in the order of the grant."""
 
 
 class Report(Protocol):
@@ -26,35 +26,35 @@ class Report(Protocol):
 
     @property
     def members(self) -> int:
-        """Of the group; 0 of a worker that follows another."""
+        """How many workers the group has; 0 if the worker follows another one."""
 
     @property
     def followers(self) -> tuple[str, ...]:
-        """Workers of the other members."""
+        """The workers of the other members."""
 
     @property
     def credits(self) -> int:
-        """Leases it can take now, in all."""
+        """How many leases it can have now, those that it has included."""
 
     @property
     def batch(self) -> int:
-        """Requests that fit one lease."""
+        """How many requests fit one lease."""
 
     @property
     def rollout_versions(self) -> tuple[int, ...]:
-        """Weights that all members hold."""
+        """The weights versions for rollouts that all members hold."""
 
     @property
     def evaluation_versions(self) -> tuple[int, ...]:
-        """Weights for evaluations that all members hold."""
+        """The weights versions for evaluations that all members hold."""
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """Denoised lately: their embeddings are still there."""
+        """The prompts that it denoised lately: their embeddings are still there."""
 
     @property
     def leases(self) -> Sequence[HeldLease]:
-        """What it holds."""
+        """The leases that it holds."""
 
 
 class BatchEvent(Protocol):
@@ -62,11 +62,11 @@ class BatchEvent(Protocol):
 
     @property
     def lease(self) -> int:
-        """Its number."""
+        """The number of the lease."""
 
     @property
     def requests(self) -> tuple[str, ...]:
-        """Ids of its requests, in the order of the grant and of the bundle's rows."""
+        """The ids of its requests, in the order of the grant and of the bundle's rows."""
 
     @property
     def bundle(self) -> BundleOffer:
@@ -78,11 +78,11 @@ class CommittedBatch(BatchEvent, Protocol):
 
     @property
     def step(self) -> int:
-        """Steps taken."""
+        """How many steps were taken."""
 
     @property
     def cost_s(self) -> float:
-        """Time for which committing kept the accelerator from denoising."""
+        """For how many seconds committing kept the accelerator from denoising."""
 
 
 class FinishedBatch(BatchEvent, Protocol):
@@ -90,23 +90,23 @@ class FinishedBatch(BatchEvent, Protocol):
 
     @property
     def rewards(self) -> tuple[tuple[float, ...], ...]:
-        """Of each request, in their order."""
+        """What each request was given, in their order, reward by reward."""
 
     @property
     def steps(self) -> int:
-        """Steps that were taken for it."""
+        """How many steps were taken for it."""
 
     @property
     def seconds(self) -> float:
-        """Time that they took."""
+        """How many seconds they took."""
 
     @property
     def members(self) -> int:
-        """Who took them together; 0 if the group changed on the way."""
+        """How many workers took them together; 0 if the group changed on the way."""
 
     @property
     def scoring_s(self) -> float:
-        """Time that scoring took."""
+        """How many seconds scoring took."""
 
 
 RewardLimits = Mapping[RequestKind, Sequence[tuple[float, float]]]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from spotlight.policies.dispatch.instructions import (
+from spotlight.policies.requests.instructions import (
     Answer,
     DeleteBundle,
     GrantLease,
@@ -20,9 +20,9 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.rows import SavedRow
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.rows import SavedRow
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.run_tally import RunTally
 from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint

@@ -5,12 +5,11 @@ Every change adds the instructions that make it durable and known to `out`.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spotlight.policies.dispatch.bundles import BundleUse
-from spotlight.policies.dispatch.instructions import (
+from spotlight.policies.requests.instructions import (
     DeleteBundle,
     Instruction,
     Persist,
@@ -18,7 +17,7 @@ from spotlight.policies.dispatch.instructions import (
     RequestsFinished,
     RequestsGivenUp,
 )
-from spotlight.policies.dispatch.rows import RequestState, Row, SavedRow
+from spotlight.policies.requests.rows import RequestState, Row, SavedRow
 from spotlight.record.run_events import LateResults
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
@@ -28,14 +27,47 @@ class Counters:
     """What happened so far."""
 
     commits: int = 0
+    """How many commits counted."""
     scoring_s: float = 0.0
-    """Time that scoring took, all workers together."""
+    """How many seconds scoring took, all workers together."""
     scoring_s_of: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """The same by worker, since it was last asked for."""
+    """How many seconds it took by worker, since that was last asked for."""
 
     def pop_scoring_s(self, worker: str) -> float:
-        """Time that scoring took this worker since this was called last."""
+        """How many seconds scoring took this worker since this was called last."""
         return self.scoring_s_of.pop(worker, 0.0)
+
+
+class BundleUse:
+    """Which bundles of saved steps and samples are still needed: it counts the requests that need
+    one. What is returned as unused may be deleted."""
+
+    def __init__(self) -> None:
+        self._users: Counter[str] = Counter()
+
+    def remember(self, commit: Commit) -> None:
+        """A request that an earlier table knew needs it."""
+        self._users[commit.bundle.key] += 1
+
+    def move(self, row: Row, commit: Commit | None) -> BundleOffer | None:
+        """The row goes on from this commit; returns the bundle that nobody needs since."""
+        before, row.commit = row.commit, commit
+        if commit is not None:
+            self._users[commit.bundle.key] += 1
+        return self.leave(before) if before is not None else None
+
+    def leave(self, commit: Commit) -> BundleOffer | None:
+        """One request less needs it; returns the bundle if that was the last."""
+        key = commit.bundle.key
+        self._users[key] -= 1
+        if self._users[key] > 0:
+            return None
+        del self._users[key]
+        return commit.bundle
+
+    def is_used(self, bundle: BundleOffer) -> bool:
+        """Whether any request needs it."""
+        return bundle.key in self._users
 
 
 class Accounts:
@@ -47,14 +79,17 @@ class Accounts:
 
     def __init__(self, trained_on: Collection[RequestKind]) -> None:
         self._trained_on = trained_on
+        self.counters = Counters()
         self.rows: dict[str, Row] = {}
+        """All that are known, by the ids of their requests."""
         self.open: defaultdict[RequestKind, dict[str, Row]] = defaultdict(dict)
-        """Queued or leased."""
+        """Requests that are queued or leased, by kind and id."""
         self.out: list[Instruction] = []
+        """What is to be carried out, in this order; who calls takes it."""
         self._of_iteration: defaultdict[tuple[RequestKind, int], dict[str, Row]]
         self._of_iteration = defaultdict(dict)
         self._remembered: dict[str, SavedRow] = {}
-        """Of an earlier table, until they are submitted again."""
+        """What an earlier table left of requests, until they are submitted again."""
         self._bundles = BundleUse()
 
     # --- rows come and go ---
@@ -242,9 +277,9 @@ class Accounts:
         row, saved = self.rows.get(request_id), self._remembered.get(request_id)
         if row is not None:
             return row.done_by
-        return (
-            saved.commit.bundle.key if saved and saved.rewards is not None and saved.commit else ""
-        )
+        if saved is None or saved.rewards is None or saved.commit is None:
+            return ""
+        return saved.commit.bundle.key
 
     def _delete(self, unused: BundleOffer | None) -> None:
         if unused is not None:

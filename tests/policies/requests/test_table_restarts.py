@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
-from spotlight.policies.dispatch.instructions import Answer, GrantLease, RequestsFinished
+from spotlight.policies.requests.instructions import Answer, GrantLease, RequestsFinished
 from spotlight.record.run_events import LeasesExpired
 
 

@@ -23,11 +23,10 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
-from spotlight.policies.dispatch.accounts import Accounts, Counters
-from spotlight.policies.dispatch.blame import Blame
-from spotlight.policies.dispatch.deliveries import Deliveries
-from spotlight.policies.dispatch.endings import Endings
-from spotlight.policies.dispatch.events import (
+from spotlight.policies.requests.accounts import Accounts
+from spotlight.policies.requests.blame import Blame
+from spotlight.policies.requests.endings import Deliveries, Endings
+from spotlight.policies.requests.events import (
     ONE_REWARD,
     CommittedBatch,
     FinishedBatch,
@@ -35,24 +34,22 @@ from spotlight.policies.dispatch.events import (
     RewardLimits,
     problem_with,
 )
-from spotlight.policies.dispatch.forecast import Arrival, arrivals
-from spotlight.policies.dispatch.instructions import (
+from spotlight.policies.requests.instructions import (
     Answer,
     Instruction,
     RecordEvent,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.matching import Backlog, Matching
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.phases import Phases
-from spotlight.policies.dispatch.recalls import SLOW
-from spotlight.policies.dispatch.rows import Lease, RequestState, Row, SavedRow
-from spotlight.policies.dispatch.takers import Groups, Taker
+from spotlight.policies.requests.matching import SLOW, Backlog, Groups, Matching
+from spotlight.policies.requests.pace import Arrival, Pace, arrivals
+from spotlight.policies.requests.rows import Lease, RequestState, Row, SavedRow, Taker
+from spotlight.policies.requests.waiting import Phases
 from spotlight.record.run_events import LeasesExpired
 from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind, Result
 
 _UNREACHABLE = 4096
+"""So many workers that are out of reach are remembered."""
 _ROLLOUTS: tuple[RequestKind, ...] = ("rollout",)
 
 
@@ -81,26 +78,26 @@ class RequestTable:
         trained_on: Collection[RequestKind] = _ROLLOUTS,
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
-        self.counters = Counters()
         self.unsubmitted_previews = 0
-        """Candidates that may yet be previewed: only a few are queued at a time."""
+        """How many candidates may yet be previewed: only a few are queued at a time."""
         self._phases = Phases()
         self._blame = Blame(score_attempts, timings.avoid_s)
         self._reward_limits = reward_limits
         self._accounts = Accounts(trained_on)
+        self.counters = self._accounts.counters
         self._matching = Matching(
-            urgency=self._phases.urgency,
+            phases=self._phases,
             pace=pace,
             first_lease=first_lease,
             grants_from=grants_from,
             timings=timings,
         )
-        self._endings = Endings(self._accounts, self._matching, self._blame, self.counters)
-        self._deliveries = Deliveries(self._accounts, self._matching, self._phases, self.counters)
+        self._endings = Endings(self._accounts, self._matching, self._blame)
+        self._deliveries = Deliveries(self._accounts, self._matching, self._phases)
         self._unsettled: set[str] = set()
-        """Workers that hold leases on requests which may yet be submitted."""
+        """The workers that hold leases on requests which may yet be submitted."""
         self._unreachable: dict[str, int] = {}
-        """Incarnations of workers that are gone without being known to have ended; the latest."""
+        """The latest workers that are gone without being known to have ended, with their epochs."""
 
     # --- those who want requests done ---
 
@@ -344,7 +341,7 @@ class RequestTable:
 
     @property
     def free_groups(self) -> int:
-        """SP groups that may be given requests now: of workers that neither leave nor train."""
+        """How many SP groups may be given requests now: their workers neither leave nor train."""
         return self._matching.free_groups
 
     @property
@@ -362,12 +359,12 @@ class RequestTable:
         return self._matching.leases.all()
 
     def steps_done(self, request_id: str) -> int:
-        """Steps of a request that need not be taken again; 0 if it is not known."""
+        """How many steps of a request need not be taken again; 0 if it is not known."""
         row = self._accounts.rows.get(request_id)
         return row.steps_done if row is not None else 0
 
     def open(self, kind: RequestKind) -> int:
-        """Requests of a kind that are submitted and not over."""
+        """How many requests of a kind are submitted and not over."""
         return len(self._accounts.open[kind])
 
     def _instructions(self, now: float) -> list[Instruction]:

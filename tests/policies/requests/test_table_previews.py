@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import Rig, images, request, requests
 
-from spotlight.policies.dispatch.instructions import Answer
+from spotlight.policies.requests.instructions import Answer
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from types import FrameType
 import pytest
 from table_rig import STEPS, Rig, requests, steps
 
-from spotlight.policies.dispatch.instructions import GrantLease
+from spotlight.policies.requests.instructions import GrantLease
 
 FEW, MANY = 20, 160
 LOGARITHM = 8 * 8

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from table_rig import SETTINGS, STEPS, GroupReport, Profile
 
-from spotlight.policies.dispatch.instructions import (
+from spotlight.policies.requests.instructions import (
     Answer,
     DeleteBundle,
     GrantLease,
@@ -21,10 +21,10 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.matching import micro_batches
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.rows import SavedRow
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.matching import micro_batches
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.rows import SavedRow
+from spotlight.policies.requests.table import RequestTable
 from spotlight.types import Commit, Request, RequestKind
 
 AVOID_S = 10.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import STEPS, Rig, requests
 
-from spotlight.policies.dispatch.instructions import Answer
+from spotlight.policies.requests.instructions import Answer
 
 ITERATION = 0
 """Of the requests of a rig, unless they say otherwise."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import Rig, ids, request, requests
 
-from spotlight.policies.dispatch.instructions import EndWorker, GrantLease
+from spotlight.policies.requests.instructions import EndWorker, GrantLease
 from spotlight.record.run_events import WorkerQuarantined
 
 

@@ -1,18 +1,18 @@
-"""How fast groups work, how often they are lost, and what follows from that."""
+"""How fast groups work, how often they are lost, and what follows from that: after how many steps
+to commit, what is too slow, and when the requests in work will be done."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from statistics import median
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spotlight.policies.commit_interval import commit_interval
-from spotlight.policies.dispatch.rows import Lease
-from spotlight.policies.dispatch.takers import Taker
 from spotlight.policies.preemption import LossRate
-from spotlight.types import SamplingSettings
+from spotlight.policies.requests.rows import Lease, Taker
+from spotlight.types import RequestKind, SamplingSettings
 
 _SLOW = 3.0
 """A batch that takes so many times longer than it takes others is given to another group."""
@@ -36,12 +36,13 @@ class Pace:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
-        """Seconds of steps, by the members of the group."""
+        """How many seconds the latest steps took, by the members of the group."""
         self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
-        """By pool."""
+        """How often workers are lost, by pool."""
         self._commit_s = 0.0
+        """For how many seconds a commit keeps an accelerator from denoising, of late."""
         self.score_s = 0.0
-        """What scoring a batch takes, of late."""
+        """How many seconds scoring a batch takes, of late."""
 
     def measure(
         self, taker: Taker, settings: SamplingSettings, members: int, step_s: float
@@ -109,3 +110,35 @@ class Pace:
         since = max(lease.granted_at, taker.regrouped_at)  # another size, another pace
         left = settings.steps - lease.rows[0].steps_done
         return since + _SLOW * max(1, taker.load) * left * usual + 1.0
+
+
+class Arrival(NamedTuple):
+    """So many requests will be done in so many seconds."""
+
+    in_s: float
+    requests: int
+
+
+def arrivals(
+    takers: Iterable[Taker], pace: Pace, kind: RequestKind, iteration: int, now: float
+) -> tuple[Arrival, ...]:
+    """When the leased requests of a kind and an iteration will be done, the first ones first, if
+    groups go on at the pace that they had. What a group has for which no pace is known is left
+    out."""
+    found: list[Arrival] = []
+    for taker in takers:
+        left_s = 0.0
+        began = max(taker.free_since, taker.regrouped_at)
+        for _, lease in sorted(taker.leases.items()):
+            settings = lease.request.settings
+            step_s = pace.step_s_of(taker, settings)
+            if step_s is None:
+                break
+            if not lease.is_denoised:
+                row = lease.rows[0]
+                taken_s = now - max(began, lease.granted_at) if not left_s else 0.0
+                work_s = (settings.steps - row.resumed_at) * step_s - taken_s
+                left_s += max(0.0, min(work_s, (settings.steps - row.steps_done) * step_s))
+            if (lease.request.kind, lease.request.iteration) == (kind, iteration):
+                found.append(Arrival(left_s + pace.score_s, len(lease.rows)))
+    return tuple(sorted(found))

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from table_rig import SETTINGS, STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
-from spotlight.policies.dispatch.instructions import Answer
+from spotlight.policies.requests.instructions import Answer
 
 
 def lose(rig: Rig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, steps
 
-from spotlight.policies.dispatch.instructions import RequestsGivenUp
+from spotlight.policies.requests.instructions import RequestsGivenUp
 from spotlight.record.run_events import DenoiseFailed, RequestQuarantined, ScorerFailed
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, Commit, Request, RequestKind, Result
 

@@ -1,4 +1,4 @@
-"""Requests that wait, in batches that may share a lease, most urgent first.
+"""Requests that wait, most urgent first, in batches that may share a lease.
 
 Every operation costs the logarithm of the number of batches, or less.
 """
@@ -10,26 +10,62 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple
 
-from spotlight.policies.dispatch.rows import Row
-from spotlight.types import Request, RequestKind, SamplingSettings
+from spotlight.policies.requests.rows import Row, WeightsKey, weights_of
+from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
+_URGENCY: dict[RequestKind, int] = {"rollout": 0, "preview": 1, "evaluation": 2}
+_EVALUATION_WAITS = 2
+"""An evaluation that is more iterations old is as urgent as a rollout."""
 _SUSPECT_AFTER = 2
 """A request that was held when so many nodes were lost is leased alone."""
 _LOOK_AHEAD = 256
+"""So many of a batch's oldest rows are looked through for a prompt."""
 
 
-class WeightsKey(NamedTuple):
-    """The weights that a worker must hold."""
+class Phases:
+    """How urgent a request is, given what was submitted so far, and whether more is to come."""
 
-    version: int
-    evaluation: bool
+    def __init__(self) -> None:
+        self.begun = False
+        """Whether anything was submitted: until then it is not settled from where a job goes on."""
+        self._submitted: set[RequestKind] = set()
+        self._iteration = -1
+        """The latest iteration whose seeds are chosen."""
 
+    def urgency(self, request: Request) -> tuple[int, ...]:
+        """Smaller goes first. Rollouts hold training up, previews are worth something until
+        training ends, evaluations wait, but not forever; probes go last among rollouts."""
+        urgency = _URGENCY[request.kind]
+        if request.kind == "evaluation" and self._iteration - request.iteration > _EVALUATION_WAITS:
+            urgency = 0
+        return urgency, request.iteration, int(request.is_probe)
 
-def weights_of(request: Request) -> WeightsKey:
-    """Those with which a request is denoised."""
-    return WeightsKey(request.weights_version, request.kind == "evaluation")
+    def note(self, request: Request) -> bool:
+        """A request was submitted; True if that changes the urgency of others."""
+        self.begun = True
+        if request.kind != "preview":  # those come bit by bit
+            self._submitted.add(request.kind)
+        if request.kind == "evaluation":
+            return False
+        return self.explored(request.iteration - (request.kind == "preview"))
+
+    def explored(self, iteration: int) -> bool:
+        """The seeds of an iteration are chosen; True if that changes the urgency of requests."""
+        self.begun = True
+        before, self._iteration = self._iteration, max(self._iteration, iteration)
+        return self._iteration > before
+
+    def may_come(self, request_id: str) -> bool:
+        """Whether a request that is not known may yet be submitted."""
+        known = RequestId.parse(request_id)
+        if known is None:
+            return False
+        if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
+            return known.iteration > self._iteration
+        if known.kind == "rollout" and known.iteration < self._iteration:
+            return False  # where previews are trained on, none may ever be submitted
+        return known.kind not in self._submitted
 
 
 @dataclass(eq=False)
@@ -79,9 +115,9 @@ class _Queue:
         self.firsts: list[Batch] = []
         """The most urgent of those that suit the same workers, most urgent first."""
         self.rows = 0
-        """In all of them."""
+        """How many rows are in all of them."""
         self._by_suits: dict[Hashable, list[Batch]] = {}
-        """All, most urgent first; no two have the same rank."""
+        """All batches by whom they suit, most urgent first; no two have the same rank."""
 
     def add(self, batch: Batch) -> None:
         """It waits from now on."""
@@ -120,20 +156,20 @@ class Waiting:
     """See the module's docstring.
 
     Args:
-        urgency: of a request; smaller goes first. Call `reorder` when it has changed.
+        phases: says how urgent a request is. Call `reorder` when that has changed.
     """
 
-    def __init__(self, urgency: Callable[[Request], tuple[int, ...]]) -> None:
-        self._urgency = urgency
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
         self._batches: dict[Hashable, Batch] = {}
         self._queues: dict[WeightsKey, _Queue] = {}
-        """By the weights that are needed; none is empty."""
+        """What waits, by the weights that it needs; no queue is empty."""
         self._batch_of: dict[str, Batch] = {}
         self._made = 0
         self._urgent: Counter[tuple[int, ...]] = Counter()
-        """Rows by urgency."""
+        """How many rows are so urgent."""
         self.undenoised: Counter[tuple[RequestKind, SamplingSettings]] = Counter()
-        """Rows that are yet to be denoised."""
+        """How many rows are yet to be denoised, by kind and settings."""
 
     def __len__(self) -> int:
         return len(self._batch_of)
@@ -184,15 +220,15 @@ class Waiting:
             queue.reorder(lambda batch: self._rank(batch.first, batch.rank[-1]))
         self._urgent.clear()
         for batch in self._batches.values():
-            self._urgent[self._urgency(batch.first.request)] += len(batch.rows)
+            self._urgent[self._phases.urgency(batch.first.request)] += len(batch.rows)
 
     def weights(self) -> list[WeightsKey]:
-        """That something waits for; those of the most urgent batch first."""
+        """The weights that something waits for; those of the most urgent batch first."""
         return sorted(self._queues, key=lambda key: self._queues[key].firsts[0].rank)
 
     def firsts(self, key: WeightsKey) -> Sequence[Batch]:
-        """Of the batches that need such weights, the most urgent of all those that suit the same
-        workers; most urgent first."""
+        """The most urgent batch of all those that need such weights and suit the same workers; most
+        urgent first."""
         queue = self._queues.get(key)
         return queue.firsts if queue is not None else ()
 
@@ -203,14 +239,15 @@ class Waiting:
 
     @property
     def most_urgent(self) -> int:
-        """Rows that are as urgent as any that wait."""
+        """How many rows are as urgent as any that wait."""
         return self._urgent[min(self._urgent)] if self._urgent else 0
 
     def _rank(self, row: Row, turn: int) -> tuple[int, ...]:
-        return (*self._urgency(row.request), int(not row.steps_done), -_work(row.request), turn)
+        request = row.request
+        return (*self._phases.urgency(request), int(not row.steps_done), -_work(request), turn)
 
     def _count(self, row: Row, by: int) -> None:
-        urgency = self._urgency(row.request)
+        urgency = self._phases.urgency(row.request)
         self._urgent[urgency] += by
         if not self._urgent[urgency]:
             del self._urgent[urgency]

@@ -10,7 +10,7 @@ import pytest
 from table_ledger import KINDS, Ledger, Process
 from table_rig import STEPS, Committed, Finished, GroupReport, Held, bundle, request
 
-from spotlight.policies.dispatch.instructions import Answer
+from spotlight.policies.requests.instructions import Answer
 from spotlight.types import Commit, Request
 
 EVENTS = 200
