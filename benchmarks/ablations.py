@@ -65,16 +65,16 @@ _TASK: dict[str, dict[str, Any]] = {
 _SECOND_ORDER: dict[str, Any] = {"sampler.solver": "dpmpp_2m", "sampler.steps": 4}  # of 8
 VARIANTS: dict[str, dict[str, Any]] = {
     "base": {},
-    "noisiest half": {"training.nft_noisiest": 0.5},
+    "noisiest half": {"training.options.noisiest": 0.5},
     "warm-up": {"training.warmup_updates": 20},  # 10 iterations
     "betas": {"training.adam_betas": [0.9, 0.99]},
     "second order": _SECOND_ORDER,
-    "together": {"training.nft_noisiest": 0.5, "training.warmup_updates": 20} | _SECOND_ORDER,
+    "together": {"training.options.noisiest": 0.5, "training.warmup_updates": 20} | _SECOND_ORDER,
     "shared noise": {"training.loss": "benchmarks.ablation_losses:SharedNoise"},
     "cool-down": {"training.learning_rate_schedule": "cosine"},
-    "four times": {"training.nft_times": 4},
+    "four times": {"training.options.times": 4},
     "four times, stratified": {
-        "training.nft_times": 4,
+        "training.options.times": 4,
         "training.loss": "benchmarks.ablation_losses:StratifiedTimes",
     },
 }
