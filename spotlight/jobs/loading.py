@@ -17,10 +17,12 @@ import yaml
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.changes import changed
+from spotlight.jobs.former_fields import FORMER, brought_up
 from spotlight.jobs.hub_names import HUB
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.jobs.rewards import RewardSpec
 from spotlight.jobs.spec import JobSpec, WorkSpec
+from spotlight.jobs.stamp import KEY, Stamp, stamp_of
 
 LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
@@ -37,11 +39,6 @@ _KINDS = {
 """What a field must be, by the name that msgspec has for it."""
 _LONGEST_ECHO = 100
 """Characters of what a field was given that a message repeats."""
-_REPLACED = {
-    "reward": "has become a list: write `rewards: [{kind: ocr}]`, put `attempts` and `on_failure`"
-    " under `scoring`, and name files of metadata as `prompts`",
-}
-"""Keys of a job that older versions knew, and what to write instead."""
 
 
 def load_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
@@ -69,19 +66,28 @@ def parse_job(
         raise JobError(source, str(error)) from error
     if not isinstance(data, dict):
         raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
-    return job_from_data(changed(data, changes, job_paths()), base=base)
+    return job_from_data(changed(data, changes, [*job_paths(), *FORMER]), base=base)
 
 
 def job_from_data(data: dict[str, Any], *, base: Path | None = None) -> JobSpec:
-    """Validate a job given as plain data; raises `JobError`. `base` is the folder that relative
-    paths start from.
+    """Validate a job given as plain data, perhaps of an earlier version; raises `JobError`. `base`
+    is the folder that relative paths start from.
     """
+    stamp = stamp_of(data)
+    try:
+        job = _validated({key: value for key, value in data.items() if key != KEY})
+    except JobError as error:
+        raise stamp.explain(error) from error
+    return _resolve_paths(job, base) if base else job
+
+
+def _validated(data: Mapping[str, Any]) -> JobSpec:
+    data = brought_up(data)
     _refuse_unknown_keys(data, JobSpec, "")
     try:
-        job = msgspec.convert(data, JobSpec)
+        return msgspec.convert(data, JobSpec)
     except msgspec.ValidationError as error:
         raise _job_error(str(error)) from error
-    return _resolve_paths(job, base) if base else job
 
 
 def job_paths(spec: type[msgspec.Struct] = JobSpec, prefix: str = "") -> list[str]:
@@ -108,9 +114,10 @@ def work_from_data(data: dict[str, Any]) -> WorkSpec:
         raise _job_error(str(error)) from error
 
 
-def job_to_yaml(job: JobSpec) -> str:
-    """The whole job, defaults included, as YAML."""
-    return yaml.safe_dump(msgspec.to_builtins(job), sort_keys=False)
+def job_to_yaml(job: JobSpec, stamp: Stamp | None = None) -> str:
+    """The whole job, defaults included, as YAML; a `stamp` comes first."""
+    head = {} if stamp is None else {KEY: msgspec.to_builtins(stamp)}
+    return yaml.safe_dump(head | msgspec.to_builtins(job), sort_keys=False)
 
 
 @cache
@@ -168,8 +175,6 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
     hints = _hints(spec)
     for key, value in data.items():
         path = f"{prefix}{key}"
-        if spec is JobSpec and key in _REPLACED:
-            raise JobError(path, _REPLACED[key])
         if key not in hints:
             close = difflib.get_close_matches(str(key), list(hints), n=1)
             advice = (
