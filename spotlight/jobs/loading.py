@@ -13,21 +13,19 @@ import yaml
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.changes import changed
+from spotlight.jobs.former_fields import FORMER, brought_up
 from spotlight.jobs.hub_names import HUB
+from spotlight.jobs.losses import LOSSES
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.jobs.problems import hints, job_error, number_problem, options, section_type
 from spotlight.jobs.rewards import RewardSpec
 from spotlight.jobs.spec import JobSpec, WorkSpec
+from spotlight.jobs.stamp import KEY, Stamp, stamp_of
+from spotlight.jobs.training import TrainingSpec
 
 LARGEST_JOB_FILE = MEBIBYTE
 """Bytes of a job file, or of a run folder's config.yaml: one with every field has some three
 thousand."""
-
-_REPLACED = {
-    "reward": "has become a list: write `rewards: [{kind: ocr}]`, put `attempts` and `on_failure`"
-    " under `scoring`, and name files of metadata as `prompts`",
-}
-"""Keys of a job that older versions knew, and what to write instead."""
 
 
 def load_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
@@ -36,11 +34,17 @@ def load_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
     `changes` are fields to set otherwise, each as `path=value` (see `changed`). Raises
     `JobError` with the path of the field (or of the file) and what to do.
     """
+    return job_from_data(job_data(path, changes), base=path.parent)
+
+
+def job_data(path: Path, changes: Sequence[str] = ()) -> dict[str, Any]:
+    """What a job file says, with `changes`, as plain data that nobody has validated; raises
+    `JobError`."""
     try:
         text = read_text(path, most=LARGEST_JOB_FILE)
     except UnreadableFile as error:
         raise JobError(str(path), f"{error.problem}; give the path of a job file (YAML)") from error
-    return parse_job(text, source=str(path), base=path.parent, changes=changes)
+    return _data(text, str(path), changes)
 
 
 def parse_job(
@@ -49,25 +53,38 @@ def parse_job(
     """Parse and validate a job. `base` is the folder that relative paths start from; for `changes`
     see `changed`.
     """
+    return job_from_data(_data(text, source, changes), base=base)
+
+
+def _data(text: str, source: str, changes: Sequence[str]) -> dict[str, Any]:
     try:
         data = read_yaml(text)
     except PlainYAMLError as error:
         raise JobError(source, str(error)) from error
     if not isinstance(data, dict):
         raise JobError(source, "must hold a mapping with `name`, `model`, `prompts` and `sampler`")
-    return job_from_data(changed(data, changes, job_paths()), base=base)
+    return changed(data, changes, [*job_paths(), *FORMER])
 
 
 def job_from_data(data: dict[str, Any], *, base: Path | None = None) -> JobSpec:
-    """Validate a job given as plain data; raises `JobError`. `base` is the folder that relative
-    paths start from.
+    """Validate a job given as plain data, perhaps of an earlier version; raises `JobError`. `base`
+    is the folder that relative paths start from.
     """
+    stamp = stamp_of(data)
+    try:
+        job = _validated({key: value for key, value in data.items() if key != KEY})
+    except JobError as error:
+        raise stamp.explain(error) from error
+    return _resolve_paths(job, base) if base else job
+
+
+def _validated(data: Mapping[str, Any]) -> JobSpec:
+    data = brought_up(data)
     _refuse_unknown_keys(data, JobSpec, "")
     try:
-        job = msgspec.convert(data, JobSpec)
+        return msgspec.convert(data, JobSpec)
     except msgspec.ValidationError as error:
         raise job_error(str(error), data, JobSpec) from error
-    return _resolve_paths(job, base) if base else job
 
 
 def job_paths(spec: type[msgspec.Struct] = JobSpec, prefix: str = "") -> list[str]:
@@ -82,6 +99,9 @@ def job_paths(spec: type[msgspec.Struct] = JobSpec, prefix: str = "") -> list[st
             paths.append(inside)
         if get_origin(hint) is Mapping:
             paths.append(f"{inside}.*")
+        if spec is TrainingSpec and name == "options":
+            known = {one for facts in LOSSES.values() for one in facts.options.__struct_fields__}
+            paths += [f"{inside}.{one}" for one in sorted(known)]
         section = section_type(hint)
         if section is not None:
             paths += job_paths(section, f"{inside}.")
@@ -97,9 +117,10 @@ def work_from_data(data: dict[str, Any]) -> WorkSpec:
         raise job_error(str(error), data, WorkSpec) from error
 
 
-def job_to_yaml(job: JobSpec) -> str:
-    """The whole job, defaults included, as YAML."""
-    return yaml.safe_dump(msgspec.to_builtins(job), sort_keys=False)
+def job_to_yaml(job: JobSpec, stamp: Stamp | None = None) -> str:
+    """The whole job, defaults included, as YAML; a `stamp` comes first."""
+    head = {} if stamp is None else {KEY: msgspec.to_builtins(stamp)}
+    return yaml.safe_dump(head | msgspec.to_builtins(job), sort_keys=False)
 
 
 def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
@@ -151,8 +172,6 @@ def _refuse_unknown_keys(data: dict[str, Any], spec: type[msgspec.Struct], prefi
     known = hints(spec)
     for key, value in data.items():
         path = f"{prefix}{key}"
-        if spec is JobSpec and key in _REPLACED:
-            raise JobError(path, _REPLACED[key])
         if key not in known:
             close = difflib.get_close_matches(str(key), list(known), n=1)
             advice = (

@@ -31,7 +31,8 @@ def test_a_job_that_names_none_has_the_ocr_reward() -> None:
 def test_a_job_that_still_says_reward_is_told_what_to_write() -> None:
     with pytest.raises(JobError) as caught:
         job_from_data({**BASE, "reward": {"kind": "ocr"}})
-    assert str(caught.value).startswith("reward: has become a list: write `rewards: [{kind: ocr}]`")
+    assert str(caught.value).startswith("reward: is no field any more; it has become a list: write")
+    assert "`rewards: [{kind: ocr}]`" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
