@@ -9,7 +9,8 @@ Of the text of the package, without the examples and the simulator:
 - `longest_function` in lines, and `longest_function_name`.
 - `typed_share`: the share of the lines that mypy checks strictly.
 
-Of simulated jobs and a session (`spotlight chaos`), and of one simulated job without faults:
+Of simulated jobs and a session (`spotlight chaos`), and of one simulated job without faults; what is
+called `..._by_...` or `walked` is in the line of JSON alone:
 
 - `files_most`: most files that the coordinator's process enters while one of its actors handles one
   message; `files_most_handler` says which, `files_by_handler` has all. Tasks that a handler leaves
@@ -18,12 +19,12 @@ Of simulated jobs and a session (`spotlight chaos`), and of one simulated job wi
 - `seed_to_gradient`, `notice_to_commit`, `weights_to_member`: messages in a row from the grant of a
   request to the order to train on its sample, from a user's notice to the receipt of the commit
   that it causes, and from a trainer's report of weights to a member's that it has them; `walks` has
-  the three.
+  the three, and `walked` the messages.
 
-With `--mutants`, `benchmarks.mutants` is run: `mutants_found` of `mutants` were found by a test or
-by chaos. With `--suite-before COMMIT`, the fast tests are run here and in that commit, in turns:
-`suite_cpu_ratio` is their processor time here over that there. Both take long, and are left out
-with `--quick`, which also follows fewer jobs.
+With `--mutants`, `benchmarks.mutants` is run: tests found `mutants_found` of `mutants`. With
+`--suite-before COMMIT`, the fast tests are run here and in that commit, in turns: `suite_cpu_ratio`
+is their processor time here over that there. Both take long, and are left out with `--quick`, which
+also follows fewer jobs.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ def main() -> None:
     )
     chosen = report.begin()
     report.add(_of_the_text())
-    report.add(_of_turns(chosen.quick))
-    report.add(_of_walks())
+    _add_turns(report, chosen.quick)
+    _add_walks(report)
     if chosen.quick and (chosen.mutants or chosen.suite_before):
         report.note("mutants and the tests' time are left out with --quick")
     elif not chosen.quick:
@@ -82,26 +83,29 @@ def _of_the_text() -> Mapping[str, Any]:
     }
 
 
-def _of_turns(quick: bool) -> Mapping[str, Any]:
+def _add_turns(report: Report, quick: bool) -> None:
     most = entered(QUICK_SEEDS if quick else SEEDS)
     handler = max(most.by_message, key=lambda name: most.by_message[name])
-    return {
-        "files_most": most.by_message[handler],
-        "files_most_handler": handler,
-        "files_most_call": max(most.by_call.values()),
-        "files_by_handler": _downwards(most.by_message),
-        "files_by_call": _downwards(most.by_call),
-    }
+    report.add(
+        {
+            "files_most": most.by_message[handler],
+            "files_most_handler": handler,
+            "files_most_call": max(most.by_call.values()),
+        }
+    )
+    report.figures["files_by_handler"] = _downwards(most.by_message)
+    report.figures["files_by_call"] = _downwards(most.by_call)
 
 
 def _downwards(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
 
 
-def _of_walks() -> Mapping[str, Any]:
+def _add_walks(report: Report) -> None:
     measured = walks.measured()
     lengths = {name: len(messages) for name, messages in measured.items()}
-    return {**lengths, "walks": list(lengths.values()), "walked": measured}
+    report.add({**lengths, "walks": list(lengths.values())})
+    report.figures["walked"] = measured
 
 
 def _of_long_runs(chosen: Namespace) -> Mapping[str, Any]:

@@ -7,7 +7,6 @@ FILE` each row is appended to that file, and mutants that have one there are not
 that a run that was broken off goes on; `--minutes` begins no mutant after so many.
 
 - `mutants`: how many were tried.
-- `mutants_found`: how many of them one of the two found.
 - `tests_mutants_found`, `chaos_mutants_found`: how many of them tests and chaos found.
 - `chaos_seeds_to_find`: the median of the seeds that chaos took for those that it found.
 """
@@ -82,7 +81,6 @@ def _figures(rows: Sequence[Row]) -> dict[str, Figure]:
     by_chaos = [row.seeds for row in rows if row.seed is not None]
     return {
         "mutants": len(rows),
-        "mutants_found": sum(bool(row.test) or row.seed is not None for row in rows),
         "tests_mutants_found": sum(bool(row.test) for row in rows),
         "chaos_mutants_found": len(by_chaos),
         "chaos_seeds_to_find": statistics.median(by_chaos) if by_chaos else 0,
