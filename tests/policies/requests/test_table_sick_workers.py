@@ -98,6 +98,17 @@ def test_the_lease_that_it_still_has_goes_to_others(rig: Rig) -> None:
     assert open_grants(rig, "sick") == []
 
 
+def test_what_it_commits_under_that_lease_does_not_count(rig: Rig) -> None:
+    rig.add("well", credits=1, batch=1)
+    rig.add("sick", credits=2, batch=1)
+    rig.submit(*requests(12))
+    fail_all(rig, "sick", 3)
+    (left,) = open_grants(rig, "sick")
+    complete_until_one_is_ended(rig, "well")
+    assert rig.commit(left, 1).accepted == 0
+    assert left.lease not in {lease.number for lease in rig.table.leases()}
+
+
 def test_no_request_is_given_up_for_what_a_suspect_does_to_it(rig: Rig) -> None:
     """It may try again from time to time while the others are busy."""
     sick_and_well(rig, 3)
