@@ -47,9 +47,9 @@ from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of

@@ -40,8 +40,8 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.rows import Lease
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of

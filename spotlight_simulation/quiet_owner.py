@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spotlight.actors.coordinator.tenant.request_queue import Ended
-from spotlight.policies.dispatch.instructions import EndWorker
+from spotlight.policies.requests.instructions import EndWorker
 from spotlight.record.run_events import RunEvent
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer

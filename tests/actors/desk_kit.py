@@ -26,10 +26,10 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Message
 from spotlight.errors import JournalError
-from spotlight.policies.dispatch.instructions import EndWorker, RequestsFinished
-from spotlight.policies.dispatch.matching import Backlog
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import EndWorker, RequestsFinished
+from spotlight.policies.requests.matching import Backlog
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_events import RunEvent
 from spotlight.store.journal import Journal

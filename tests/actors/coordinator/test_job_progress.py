@@ -69,3 +69,12 @@ async def test_weights_that_are_trained_again_are_validated_again(folder: RunFol
     assert progress.saved.validated == (0, 2, 3)
     progress.rewind_to(2)
     assert progress.saved == journal.progress()[2]
+
+
+async def test_a_checkpoint_has_no_validation_of_weights_after_it(folder: RunFolder) -> None:
+    """Whoever begins again from it trains these weights again."""
+    journal = journal_of(folder)
+    for completed, validated in ((2, (0, 2)), (3, (0, 2, 3))):
+        journal.save_progress(SavedProgress(completed, unexplored(job(), completed), validated))
+    begun(folder).commit(2)
+    assert journal.progress()[2].validated == (0, 2)

@@ -59,7 +59,7 @@ from spotlight.actors.runtime import (
 from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies import iteration as step
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.preflight.checks import JobFiles
 from spotlight.record import run_events
 from spotlight.store.run_folder import RunFolder

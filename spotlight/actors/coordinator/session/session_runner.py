@@ -64,7 +64,7 @@ from spotlight.actors.runtime import (
     handles,
 )
 from spotlight.errors import JournalError, TransferFailed
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.run_tally import RunTally
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_events import RunEvent, WorkerStateBegan

@@ -29,7 +29,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.runtime import Actor, handles
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.table import RequestTable
 from spotlight.timings import DispatchTimings
 
 log = structlog.get_logger(__name__)

@@ -24,8 +24,7 @@ from spotlight.actors.protocol import Grant, Recall, Receipt, Revoke, WorkerRefs
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import JournalError
-from spotlight.policies.dispatch.forecast import Arrival
-from spotlight.policies.dispatch.instructions import (
+from spotlight.policies.requests.instructions import (
     Answer,
     DeleteBundle,
     EndWorker,
@@ -38,7 +37,8 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.pace import Arrival
+from spotlight.policies.requests.table import RequestTable
 from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestKind, Result
 

@@ -42,9 +42,9 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.jobs import ScoringSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
-from spotlight.policies.dispatch.instructions import EndWorker
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import EndWorker
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.record.run_events import RunEvent, WeightsNotFetched
 from spotlight.timings import Timings
