@@ -7,8 +7,6 @@ in their order; each may be lost.
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import pickle
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -158,9 +156,7 @@ class School:
     def facts(self) -> Facts:
         is_there = any(self.state in process.left.values() for process in self.processes)
         versions = frozenset(self.published)
-        return Facts(
-            self.newest, self.checkpoint, self.state, is_there, versions, versions, ()
-        )
+        return Facts(self.newest, self.checkpoint, self.state, is_there, versions, versions, ())
 
     def carry_out(self, instructions: Iterable[orders.Instruction]) -> None:
         lets_go_on = False
@@ -419,7 +415,7 @@ class School:
         return found[0] if found else None
 
     def happen(self, move: str, number: int) -> None:
-        if move in self.may and self.may[move]:
+        if self.may.get(move):
             self.may = {**self.may, move: self.may[move] - 1}
         process = self.processes[number] if number < 2 else self.processes[0]
         match move:
