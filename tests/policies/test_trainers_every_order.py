@@ -1,6 +1,6 @@
-"""In whatever order two trainers answer, are lost or are out of reach, and whatever message is lost,
-a job goes on, trains every iteration once and keeps what others go on from. `School` says what must
-not happen; every state that can be reached is visited.
+"""In whatever order two trainers answer, are lost or are out of reach, and whatever message is
+lost, a job goes on, trains every iteration once and keeps what others go on from. `School` says
+what must not happen; every state that can be reached is visited.
 """
 
 from __future__ import annotations
