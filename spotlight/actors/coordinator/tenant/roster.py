@@ -16,6 +16,16 @@ class Rank(Record, frozen=True):
     store: StoreEndpoint
     """Of its node."""
 
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.worker.worker
+
+    @property
+    def epoch(self) -> int:
+        """It differs for every process that ever bears the name."""
+        return self.worker.epoch
+
 
 class Roster:
     """The nodes of a job as they join and leave."""
