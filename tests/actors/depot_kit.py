@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from fleet_kit import JobNodes
 from job_kit import STORE, Recorder, offer, recorder, settle
 from msgspec import structs
 from runtime_kit import Cluster
@@ -19,7 +20,7 @@ from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.tenant.job_journal import (
     JobJournal,
 )
-from spotlight.actors.coordinator.tenant.roster import Rank, Roster
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import (
     NodeReport,
     SavedState,
@@ -75,7 +76,7 @@ class Depot:
         self.cluster = cluster
         self.folder = folder
         self.store = SlowStore(artifacts_of(folder.path))
-        self.roster = Roster()
+        self.nodes = JobNodes()
         self.used: list[int] = []
         self.checkpointed: list[int] = []
         self.exported = 0
@@ -96,7 +97,7 @@ class Depot:
             self.runner,
             SCHEDULE,
             team=self.team,
-            roster=self.roster,
+            roster=self.nodes.tenant,
             store=self.store,
             journal=self.journal,
             record=self.record,
@@ -117,7 +118,7 @@ class Depot:
             self.ranks.append(rank)
             worker = WorkerRefs(f"{name}/{number}", 10 + number, *[rank.ref] * 3)
             appointed.append(Rank(worker, name, node_store(name)))
-            self.roster.join(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
+            self.nodes.hear(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
         self.team.ranks = tuple(appointed)
 
     async def told(self) -> dict[int, SaveState]:

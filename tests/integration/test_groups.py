@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
@@ -48,6 +48,7 @@ from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.pace import Pace
 from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.fleet.fleet_events import Heard
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
@@ -92,13 +93,25 @@ class _Coordinator(Actor):
         self, requests: RequestQueue, job: JobSpec, membership: Membership, weights: BundleOffer
     ) -> None:
         self.requests = requests
-        self.plans = NodePlans(self)
+        self.fleet: Fleet
+        self.plans: TenantFleet
         self._job = job
         self._membership = membership
         self._weights = weights
         self._workers: dict[int, WorkerRefs] = {}
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
+
+    async def started(self) -> None:
+        self.fleet = Fleet(self, self)
+        self.plans = self.fleet.begin("job")
+
+    def node_reported(self, report: NodeReport) -> None:
+        """The job hears of it."""
+        self.fleet.handle(Heard("job", report))
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """It does not happen here."""
 
     @handles(NodeReport)
     async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
@@ -109,12 +122,11 @@ class _Coordinator(Actor):
         self.requests.add_workers(message.node, "spot", came)
         self._workers = now
         if message.coordinator is None:
-            self.plans.begin_job()
-            self.plans.answer(message)
-            self.plans.prepare(message.node, "job", self._job.work, self._membership)
+            self.fleet.reported(message)
+            self.plans.prepare(message.node, self._job.work, self._membership)
             self.plans.keep((0,))
             self.plans.hold(message.node, WeightsOffer(0, (self._weights,)))
-        return self.plans.answer(message)
+        return self.fleet.reported(message)
 
     def note(self, ended: Ended) -> None:
         assert isinstance(ended, RequestsFinished), ended

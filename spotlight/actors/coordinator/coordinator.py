@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.runner_starts import (
     RunnerStart,
     RunnerSurroundings,
@@ -122,11 +122,10 @@ class Coordinator(Actor):
         self._timings = timings
         self._open_store = open_store
         self._keys = keys
-        self._nodes: dict[str, NodeReport] = {}
-        """By name: the latest report of each; those that left after a notice, too, for it may yet
-        be withdrawn."""
-        self._plans = NodePlans(self)
+        self._fleet: Fleet
         self._runner: _Runner | None = None
+        self._tenant: TenantFleet | None = None
+        """Of the latest runner."""
         self._store: ArtifactStore | None = None
         """Of the latest runner."""
         self._owner = OPERATOR
@@ -138,6 +137,7 @@ class Coordinator(Actor):
 
     async def started(self) -> None:
         """Go on with the job in the middle of which an earlier coordinator was killed."""
+        self._fleet = Fleet(self, self, self._timings.rejoin)
         if (path := self._runs.running) is not None:
             await self._go_on(path)
 
@@ -176,36 +176,13 @@ class Coordinator(Actor):
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
         if problem:
             return NodeRefused(problem)
-        known = self._nodes.get(message.node)
-        if known is not None and known.scheduler != message.scheduler:
-            return NodeRefused(
-                f"a node `{message.node}` is already there, at {known.scheduler.address}; give this"
-                " one another --name, or stop the other"
-            )
-        if known is None:
-            self.watch(message.scheduler)
-        elif message.number < known.number:
-            return self._plans.answer(known)
-        self._nodes[message.node] = message
-        if not message.left:
-            if known is None or known.left:
-                log.info("node_joined", node=message.node, pool=message.pool)
-            if self._runner is not None:
-                self.tell(self._runner.ref, message)
-        elif known is None or not known.left:
-            log.info("node_left", node=message.node)
-            self._lose_node(message.node, "left after a notice", announced=True)
-        return self._plans.answer(message)
+        return self._fleet.reported(message)
 
     @handles(PreemptNode)
     async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
         """A user gives a node notice, or withdraws it, from one that has left too."""
-        node = self._nodes.get(message.node)
-        is_there = node is not None and (message.cancel or not node.left)
-        if not is_there or not self._plans.give_notice(
-            message.node, message.notice_s, cancel=message.cancel
-        ):
-            return NodeUnknown(tuple(sorted(node.node for node in self._present())))
+        if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
+            return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
         return Acknowledged()
 
     @handles(Down)
@@ -213,20 +190,24 @@ class Coordinator(Actor):
         """A node is gone, or the job runner crashed."""
         if self._runner is not None and message.ref == self._runner.ref:
             self._runner = None
-            self._plans.end_job()
+            if self._tenant is not None:
+                self._tenant.forget()
             self._runs.end()
             log.error("job_runner_ended", job=self._status.job, reason=message.reason)
             reason = f"the job runner {message.reason}; see the coordinator's log"
             self._status = msgspec.structs.replace(self._status, outcome="failed", reason=reason)
             return
-        self._plans.forget(message.ref)
-        for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
-            node = self._nodes.pop(name)
-            self._keys.gone(node.scheduler.address)
-            (log.info if node.left else log.warning)("node_lost", node=name, reason=message.reason)
-            if not node.left:
-                announced = node.notice is not None
-                self._lose_node(name, message.reason, announced=announced)
+        self._fleet.out_of_reach(message.ref, message.reason, self._keys)
+
+    def node_reported(self, report: NodeReport) -> None:
+        """Whoever runs hears of it."""
+        if self._runner is not None:
+            self.tell(self._runner.ref, report)
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """Whoever runs hears of it."""
+        if self._runner is not None:
+            self._runner.lose_node(name, reason, announced=announced)
 
     def take_back_rights(self, name: str) -> None:
         """A node was shown out: it leaves nothing more in the store, and fetches nothing."""
@@ -340,7 +321,10 @@ class Coordinator(Actor):
         """Write the report, then say so: whoever sees the outcome finds the report."""
         if runner is not self._runner:
             return
+        tenant = self._tenant
         await self._stop(runner)
+        if tenant is not None:
+            tenant.forget()
         if isinstance(runner, JobRunner):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
@@ -352,8 +336,11 @@ class Coordinator(Actor):
     async def _run_again(self, runner: _Runner) -> None:
         """Go on with the job as after a kill, with whoever is there."""
         if runner is self._runner and (path := self._runs.running) is not None:
+            tenant = self._tenant
             await self._stop(runner)
             await self._go_on(path)
+            if tenant is not None:  # unless another runner goes on as the same tenant
+                tenant.forget()
 
     async def _stop(self, runner: _Runner) -> None:
         self._runner = None
@@ -375,7 +362,12 @@ class Coordinator(Actor):
             require_same_prompts(folder.journal, submission.files.prompt_digests)
             undo.pop_all()  # `_install` closes it
         start = RunnerStart(
-            name, f"job-{identity.job_id}", folder.path, identity.token, identity.owner
+            name,
+            f"job-{identity.job_id}",
+            identity.job_id,
+            folder.path,
+            identity.token,
+            identity.owner,
         )
         log.info(
             "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)
@@ -388,7 +380,8 @@ class Coordinator(Actor):
         self, folder: SessionFolder, files: SessionFiles, *, came_back: bool
     ) -> SessionRunner:
         name = f"session-{folder.saved.session}"
-        start = RunnerStart(name, name, folder.path, folder.saved.token, folder.saved.owner)
+        saved = folder.saved
+        start = RunnerStart(name, name, saved.session, folder.path, saved.token, saved.owner)
         log.info(
             "session_goes_on" if came_back else "session_began",
             job=name,
@@ -404,7 +397,7 @@ class Coordinator(Actor):
         make: Callable[[RunnerSurroundings], RunnerT],
     ) -> RunnerT:
         """Have a runner work in a folder, of which a coordinator that comes back learns."""
-        nodes = {node.node: node for node in self._present()}
+        nodes = {node.node: node for node in self._fleet.present()}
         runner: RunnerT
         async with AsyncExitStack() as undo:
             undo.callback(close)
@@ -412,11 +405,11 @@ class Coordinator(Actor):
             await store.start()
             undo.push_async_callback(store.aclose)
             self._runs.begin(start.folder)
-            self._plans.begin_job()
-            undo.callback(self._plans.end_job)
+            tenant = self._fleet.begin(start.tenant)
+            undo.callback(tenant.forget)
             around = RunnerSurroundings(
                 store,
-                self._plans,
+                tenant,
                 self.ref,
                 tuple(nodes.values()),
                 self._timings,
@@ -429,6 +422,7 @@ class Coordinator(Actor):
             await self.spawn(lambda: runner, start.actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the runner's to close now
         self._runner, self._store, self._owner = runner, store, start.owner
+        self._tenant = tenant
         self._status = JobStatus(job=start.title, phase="preparing")
         self.watch(runner.ref)
         if runner.ended is not None:  # as it started, when `_end_job` did not know it
@@ -438,21 +432,13 @@ class Coordinator(Actor):
 
     def _tell_changes(self, runner: _Runner, known: dict[str, NodeReport]) -> None:
         """Nodes that came or went while the runner started, which knows these."""
-        present = {node.node: node for node in self._present()}
+        present = {node.node: node for node in self._fleet.present()}
         for name, node in known.items():
             if name not in present or present[name].scheduler != node.scheduler:
                 runner.lose_node(name, "it left as the job began", announced=False)
         for name, node in present.items():
             if known.get(name) != node:
                 self.tell(runner.ref, node)
-
-    def _present(self) -> Iterable[NodeReport]:
-        """Nodes that have not left."""
-        return (node for node in self._nodes.values() if not node.left)
-
-    def _lose_node(self, name: str, reason: str, *, announced: bool) -> None:
-        if self._runner is not None:
-            self._runner.lose_node(name, reason, announced=announced)
 
     async def _in_thread(self, read: Callable[[], Read]) -> Read:
         limit_s = self._timings.coordinator.read_limit_s
@@ -467,7 +453,7 @@ class Coordinator(Actor):
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(
             WorkerStatus(worker.worker, node.node, node.pool, "idle", "")
-            for node in self._present()
+            for node in self._fleet.present()
             for worker in node.workers
         )
 

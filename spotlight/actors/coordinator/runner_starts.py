@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.job.job_parts import JobSetup
 from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.session.session_folder import SessionFolder
 from spotlight.actors.coordinator.session.session_parts import SessionSetup
 from spotlight.actors.coordinator.session.session_runner import SessionRunner
@@ -29,6 +29,8 @@ class RunnerStart:
     """For people."""
     actor: str
     """Its name."""
+    tenant: str
+    """The id of its job or session."""
     folder: Path
     token: str
     """Of the store in the folder."""
@@ -42,7 +44,7 @@ class RunnerSurroundings:
 
     store: ArtifactStore
     """The folder's, started."""
-    plans: NodePlans
+    fleet: TenantFleet
     coordinator: ActorRef
     nodes: tuple[NodeReport, ...]
     """Who is there already."""
@@ -79,7 +81,7 @@ def make_job_runner(
             around.mirror,
             submission.hub_files,
         ),
-        around.plans,
+        around.fleet,
         coordinator=around.coordinator,
         nodes=around.nodes,
         on_status=around.on_status,
@@ -94,7 +96,7 @@ def make_session_runner(
     """The runner of a session."""
     return SessionRunner(
         SessionSetup(folder, around.store, files, came_back, around.timings),
-        around.plans,
+        around.fleet,
         coordinator=around.coordinator,
         nodes=around.nodes,
         on_status=around.on_status,

@@ -30,21 +30,20 @@ class Shares:
 class Site:
     async def open(self, cluster: Cluster) -> None:
         actor = await recorder(await cluster.system("coordinator"), "runner")
-        self.shares, self.roster = Shares(), SimpleNamespace(nodes={})
+        self.shares, self.nodes = Shares(), dict[str, None]()
         self.over = False
         parts: Any = {
-            "roster": self.roster,
             "store": None,
             "publications": None,
             "shares": self.shares,
             "is_over": lambda: self.over,
         }
-        plans: Any = SimpleNamespace(send=lambda: None)
-        self.briefing = NodeBriefing(plans, actor, actor, job().work, "job", **parts)
+        fleet: Any = SimpleNamespace(row=SimpleNamespace(nodes=self.nodes), send=lambda: None)
+        self.briefing = NodeBriefing(fleet, actor, actor, job().work, **parts)
 
     def nodes_join(self, count: int) -> None:
         for number in range(count):
-            self.roster.nodes[f"n{number}"] = None
+            self.nodes[f"n{number}"] = None
             self.briefing.share_backlog()
 
 

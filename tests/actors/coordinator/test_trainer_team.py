@@ -10,7 +10,7 @@ from msgspec import structs
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import (
     GetTrainer,
     Publish,

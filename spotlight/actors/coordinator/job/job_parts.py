@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.job.exploration_phase import ExplorationPhase
 from spotlight.actors.coordinator.job.job_phase import JobPhase
 from spotlight.actors.coordinator.job.job_progress import JobProgress
@@ -24,19 +25,15 @@ from spotlight.actors.coordinator.job.training_phase import TrainingPhase
 from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.job.validations import Validations
 from spotlight.actors.coordinator.job.weights_publisher import WeightsPublisher
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
-from spotlight.actors.coordinator.tenant.ledger import Ledger
 from spotlight.actors.coordinator.tenant.membership import NodeMembership
 from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.tenant.request_queue import Ended
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.coordinator.tenant.worker_troubles import WorkerTroubles
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubFile
@@ -111,11 +108,11 @@ class JobParts:
 
     Args:
         actor: the job runner, which tells and asks on behalf of its parts.
-        plans: of all nodes.
+        fleet: the nodes, as the job asks of them.
         on: what they call.
     """
 
-    def __init__(self, actor: Actor, setup: JobSetup, plans: NodePlans, on: Callbacks) -> None:
+    def __init__(self, actor: Actor, setup: JobSetup, fleet: TenantFleet, on: Callbacks) -> None:
         self.job = job = setup.job
         job_id, folder, store, files = setup.job_id, setup.folder, setup.store, setup.files
         came_back, timings = setup.came_back, setup.timings
@@ -144,7 +141,7 @@ class JobParts:
             record=self.record,
             settled=self.mirroring.take,
         )
-        self.roster = Roster()
+        self.fleet, self.roster = fleet, fleet.row
         published = self.journal.publications() if came_back else {}
         self.publications = Publications(
             published,
@@ -173,7 +170,6 @@ class JobParts:
             grants_from=listens_until,
             timings=timings.dispatch,
         )
-        self.ledger = Ledger(event, self.table.counters.pop_scoring_s)
         self.dispatcher = Dispatcher(
             table=self.table,
             journal=self.journal,
@@ -182,7 +178,7 @@ class JobParts:
             discard=lambda bundle: store.delete(bundle.key),
             record=event,
             backlog_changed=lambda: self.briefing.share_backlog(),
-            end_worker=plans.end_worker,
+            end_worker=fleet.end_worker,
             timings=timings.dispatch,
         )
         self.requests = self.dispatcher.queue
@@ -195,12 +191,11 @@ class JobParts:
             profile=self.profile,
         )
         self.membership = NodeMembership(
-            self.roster,
+            fleet,
             requests=self.requests,
-            ledger=self.ledger,
+            table=self.table,
             store=store,
             event=event,
-            timings=timings.rejoin,
         )
 
         self.team = TrainerTeam(
@@ -289,14 +284,11 @@ class JobParts:
             done=on.validated,
             fail=on.fail,
         )
-        self.troubles = WorkerTroubles(self.roster, self.ledger, event, plans.agrees)
         self.briefing = NodeBriefing(
-            plans,
+            fleet,
             actor,
             self.dispatcher,
             job.work,
-            job_id,
-            roster=self.roster,
             store=store,
             publications=self.publications,
             shares=shares,

@@ -22,9 +22,9 @@ from functools import partial
 
 import structlog
 
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.job.job_parts import Callbacks, JobParts, JobSetup
 from spotlight.actors.coordinator.job.job_status import status_of, status_pause_s
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.protocol import (
     CancelJob,
@@ -59,7 +59,7 @@ class JobRunner(Actor):
     """See the module's docstring.
 
     Args:
-        plans: of all nodes.
+        fleet: the nodes, as this asks of them.
         coordinator: who may cancel the job.
         nodes: who is there already.
         on_status: called with the job's status, now and then.
@@ -71,7 +71,7 @@ class JobRunner(Actor):
     def __init__(
         self,
         setup: JobSetup,
-        plans: NodePlans,
+        fleet: TenantFleet,
         *,
         coordinator: ActorRef,
         nodes: tuple[NodeReport, ...],
@@ -102,10 +102,10 @@ class JobRunner(Actor):
             fail=partial(self._end, "failed"),
             stop=self._stop_for,
         )
-        self._parts = parts = JobParts(self, setup, plans, callbacks)
+        self._parts = parts = JobParts(self, setup, fleet, callbacks)
         self._on_end = partial(parts.mirroring.end, then=on_end)
         self._phase, self._progress, self._journal = parts.phase, parts.progress, parts.journal
-        self._record, self._roster, self._team = parts.record, parts.roster, parts.team
+        self._record, self._team = parts.record, parts.team
         self._machine = parts.progress.machine(parts.publications.versions)
         self._to_do: deque[step.Instruction] = deque()
         """What the machine said; the first is being done."""
@@ -118,7 +118,7 @@ class JobRunner(Actor):
         return self.sender == self._coordinator
 
     def _from_the_worker(self, message: WorkerReport) -> bool:
-        return self._parts.ledger.may_report(message.worker, self.sender)
+        return self._parts.roster.may_report(message.worker, self.sender)
 
     def _from_its_rank(self, message: TrainerReport) -> bool:
         return self._team.is_rank(self.sender, message.rank)
@@ -217,7 +217,7 @@ class JobRunner(Actor):
         self._reminders += 1
         self._record.write(self._record.run.require_there)
         self._parts.watch.check()
-        if why := self._parts.troubles.why_nobody_can_train(self._job.training.ranks):
+        if why := self._parts.fleet.why_nobody_can_train(self._job.training.ranks):
             return self._end("failed", why)
         await self._assemble()
         self._parts.publisher.publish_again(self._machine.completed)
@@ -232,14 +232,12 @@ class JobRunner(Actor):
     async def on_node_report(self, message: NodeReport) -> None:
         """A node is there, with what it has; others pull weights from it."""
         parts = self._parts
-        if self._phase.over or not parts.membership.may_join(message):
+        if self._phase.over or not (heard := parts.membership.take_in(message)):
             return
-        has_changed = parts.membership.join(message)
-        parts.troubles.note(message)
-        if has_changed:
+        if heard.has_news:
             parts.watch.joined(message)
-        parts.briefing.note(message, has_changed=has_changed)
-        if has_changed:
+        parts.briefing.note(message, has_changed=heard.has_news)
+        if heard.has_news:
             await self._assemble()
             parts.briefing.share_backlog()
 
@@ -250,7 +248,7 @@ class JobRunner(Actor):
 
         async def lose() -> None:
             parts = self._parts
-            parts.membership.leave(name, reason, announced=announced)
+            parts.membership.lose(name, reason, announced=announced)
             parts.watch.out_of_reach(name, reason, announced=announced)
             parts.briefing.node_gone(name)
 
@@ -259,7 +257,7 @@ class JobRunner(Actor):
     @handles(WorkerReport, only=_from_the_worker)
     async def on_worker_report(self, message: WorkerReport) -> None:
         """What the worker does from now on, and whether it can serve at all."""
-        self._parts.ledger.note(message)
+        self._parts.membership.note(message)
 
     # --- trainers ---
 
@@ -414,6 +412,5 @@ class JobRunner(Actor):
 
     def _bar(self, workers: frozenset[str] = frozenset()) -> None:
         """Only these, who train, get no requests."""
-        self._roster.barred = workers
-        self._parts.requests.bar(workers)
+        self._parts.membership.bar(workers)
         self._parts.briefing.share_backlog()

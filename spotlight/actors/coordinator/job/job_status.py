@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spotlight.actors.coordinator.job.job_parts import JobParts
-from spotlight.actors.coordinator.tenant.worker_troubles import describe
 from spotlight.actors.protocol import JobStatus
+from spotlight.policies.fleet.fleet_rows import describe
 from spotlight.trackers import CallbackThread
 
 _STATUS_LINES_PER_S = 2000
@@ -34,7 +34,7 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
         images_per_s=made / seconds if seconds else 0.0,
         reward_mean=metrics.reward_mean if metrics.samples else None,
         validation=tuple((one.time_s, one.score) for one in run.validations),
-        workers=parts.ledger.statuses(parts.table.groups.of),
+        workers=parts.membership.statuses(),
         previews=previews,
         previews_late=previews_late,
         reissued=run.tally.reissued,
@@ -48,7 +48,7 @@ def status_of(parts: JobParts, completed: int, dead_letters: int) -> JobStatus:
         run_folder=str(run.path),
         note=parts.watch.note(),
         mirror=parts.mirroring.status,
-        troubles=(*_of_trackers(parts.callbacks), *map(describe, parts.troubles.all)),
+        troubles=(*_of_trackers(parts.callbacks), *map(describe, parts.roster.troubles())),
     )
 
 

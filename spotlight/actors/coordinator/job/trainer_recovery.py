@@ -19,7 +19,7 @@ from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.job_journal import Trainers as SavedTrainers
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import StateParts
 from spotlight.errors import TransferFailed
 from spotlight.policies.resume import ResumePoint, resume_point

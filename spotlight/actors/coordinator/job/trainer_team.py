@@ -13,7 +13,7 @@ from typing import Literal
 
 import msgspec
 
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import (
     ExportModel,
     GetTrainer,

@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
 
+from spotlight.actors.coordinator.fleet import Tenant
 from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
-from spotlight.actors.coordinator.tenant.roster import Rank, Roster
+from spotlight.actors.coordinator.tenant.rank import Rank, reserved_ranks
 from spotlight.actors.protocol import NodeReport, TrainerReport
 from spotlight.policies.trainer_ranks import RankWatch
 from spotlight.record.run_events import TrainerOutOfReach
@@ -33,7 +34,7 @@ class TrainerWatch:
     def __init__(
         self,
         team: TrainerTeam,
-        roster: Roster,
+        roster: Tenant,
         *,
         former: tuple[Rank, ...],
         patience_s: float,
@@ -59,7 +60,7 @@ class TrainerWatch:
         """
         if self.former:
             return () if self._watch.silent else self.former
-        reserved = self._roster.reserved()
+        reserved = reserved_ranks(self._roster)
         return reserved[: self._wanted] if len(reserved) >= self._wanted else ()
 
     def joined(self, node: NodeReport) -> None:
@@ -102,7 +103,7 @@ class TrainerWatch:
                 f" nothing was heard of the trainer itself for {self._patience_s:g} s"
             )
         if not self._team.ranks and not self.former:
-            there = len(self._roster.reserved())
+            there = len(reserved_ranks(self._roster))
             return f"waits for reserved workers for training: {there} of {self._wanted} are there"
         return ""
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spotlight.actors.coordinator.fleet import Tenant
 from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.trainer_team import Stores, TrainerTeam
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal, TrainingState
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import ExportedModel, SavedState, StateParts, state_key
 from spotlight.actors.protocol.trainer import STATE
 from spotlight.actors.runtime import Actor
@@ -52,7 +52,7 @@ class TrainingStates:
         schedule: Schedule,
         *,
         team: TrainerTeam,
-        roster: Roster,
+        roster: Tenant,
         store: ArtifactStore,
         journal: JobJournal,
         record: JobRecord,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from spotlight.actors.coordinator.session.session_parts import SessionParts
-from spotlight.actors.coordinator.tenant.worker_troubles import describe
-from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, Outcome
+from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, Outcome, PoolUse
+from spotlight.policies.fleet.fleet_rows import describe
 
 
 def fleet_of(parts: SessionParts, now: float) -> Fleet:
@@ -27,7 +27,10 @@ def fleet_of(parts: SessionParts, now: float) -> Fleet:
         resumed=totals.resumed,
         reissued=parts.tally.reissued,
         failed=totals.failed,
-        pools=parts.times.use(now),
+        pools=tuple(
+            PoolUse(pool, seconds)
+            for pool, seconds in sorted(parts.roster.seconds_spent(now).items())
+        ),
     )
 
 
@@ -51,7 +54,7 @@ def session_status(
         elapsed_s=elapsed_s,
         done=totals.samples,
         wanted=totals.samples + parts.groups.open_requests,
-        workers=parts.ledger.statuses(parts.table.groups.of),
+        workers=parts.membership.statuses(),
         previews=totals.previews,
         reissued=tally.reissued,
         late_results=tally.late_results,
@@ -61,7 +64,7 @@ def session_status(
         outcome=outcome,
         reason=reason,
         note="counts are since the coordinator came back" if came_back else "",
-        troubles=tuple(map(describe, parts.troubles.all)),
+        troubles=tuple(map(describe, parts.roster.troubles())),
     )
 
 

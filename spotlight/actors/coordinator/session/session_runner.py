@@ -22,8 +22,8 @@ from typing import Any
 
 import structlog
 
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.job.job_status import status_pause_s
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.session.session_fleet import fleet_of, session_status
 from spotlight.actors.coordinator.session.session_groups import (
     picture_folder,
@@ -82,7 +82,7 @@ class SessionRunner(Actor):
     """See the module's docstring.
 
     Args:
-        plans: of all nodes.
+        fleet: the nodes, as this asks of them.
         coordinator: who may cancel the session.
         nodes: who is there already.
         on_status: called with the session's status, now and then.
@@ -92,7 +92,7 @@ class SessionRunner(Actor):
     def __init__(
         self,
         setup: SessionSetup,
-        plans: NodePlans,
+        fleet: TenantFleet,
         *,
         coordinator: ActorRef,
         nodes: tuple[NodeReport, ...],
@@ -111,7 +111,7 @@ class SessionRunner(Actor):
         self._parts = SessionParts(
             self,
             setup,
-            plans,
+            fleet,
             ended=lambda ended: self.call_in_turn(partial(self._end_requests, ended)),
             is_over=lambda: self.ended is not None,
             fail=lambda error: self._end("failed", str(error)),
@@ -142,7 +142,7 @@ class SessionRunner(Actor):
         return self.sender == self._coordinator
 
     def _from_the_worker(self, message: WorkerReport) -> bool:
-        return self._parts.ledger.may_report(message.worker, self.sender)
+        return self._parts.roster.may_report(message.worker, self.sender)
 
     # --- life ---
 
@@ -233,11 +233,9 @@ class SessionRunner(Actor):
     async def on_node_report(self, message: NodeReport) -> None:
         """A node is there, with what it has; others pull weights from it."""
         parts = self._parts
-        if self.ended is None and parts.membership.may_join(message):
-            has_changed = parts.membership.join(message)
-            parts.troubles.note(message)
-            parts.briefing.note(message, has_changed=has_changed)
-            if has_changed:
+        if self.ended is None and (heard := parts.membership.take_in(message)):
+            parts.briefing.note(message, has_changed=heard.has_news)
+            if heard.has_news:
                 parts.briefing.share_backlog()
 
     def lose_node(self, name: str, reason: str, *, announced: bool) -> None:
@@ -246,7 +244,7 @@ class SessionRunner(Actor):
         """
 
         async def lose() -> None:
-            self._parts.membership.leave(name, reason, announced=announced)
+            self._parts.membership.lose(name, reason, announced=announced)
             self._parts.briefing.node_gone(name)
 
         self.call_in_turn(lose, lane="system")  # in order with what nodes report
@@ -254,7 +252,7 @@ class SessionRunner(Actor):
     @handles(WorkerReport, only=_from_the_worker)
     async def on_worker_report(self, message: WorkerReport) -> None:
         """What the worker does from now on, and whether it can serve at all."""
-        self._parts.ledger.note(message)
+        self._parts.membership.note(message)
 
     # --- weights ---
 

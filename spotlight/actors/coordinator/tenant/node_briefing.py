@@ -9,11 +9,10 @@ import asyncio
 import math
 from collections.abc import Callable
 
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import Membership, NodeReport
 from spotlight.actors.protocol.artifacts import own_folders
 from spotlight.actors.runtime import Actor
@@ -32,7 +31,7 @@ class NodeBriefing:
     """See the module's docstring. Once the job is over it tells nothing more.
 
     Args:
-        plans: of all nodes.
+        fleet: the nodes, as the job asks of them.
         runner: whom workers tell what they do.
         dispatcher: where group leaders pull.
         work: what workers must know of the job.
@@ -46,13 +45,11 @@ class NodeBriefing:
 
     def __init__(
         self,
-        plans: NodePlans,
+        fleet: TenantFleet,
         runner: Actor,
         dispatcher: Actor,
         work: WorkSpec,
-        job_id: str,
         *,
-        roster: Roster,
         store: ArtifactStore,
         publications: Publications,
         shares: BacklogShares,
@@ -62,12 +59,10 @@ class NodeBriefing:
         timings: Timings = Timings(),
         hub_files: tuple[HubFile, ...] = (),
     ) -> None:
-        self._plans = plans
+        self._fleet = fleet
         self._runner = runner
         self._dispatcher = dispatcher
         self._work = work
-        self._job_id = job_id
-        self._roster = roster
         self._store = store
         self._publications = publications
         self._shares = shares
@@ -75,7 +70,7 @@ class NodeBriefing:
         self._trainers = trainers
         self._seconds_left = seconds_left
         self._checkpoints = CheckpointSpread(
-            work.model.checkpoint, roster, timings.checkpoints, hub_files
+            work.model.checkpoint, fleet.row, timings.checkpoints, hub_files
         )
         self._shared_at = -math.inf
         """When nodes were told of the backlog last, on the loop's clock."""
@@ -97,8 +92,8 @@ class NodeBriefing:
             self._publications.node_changed(node.node)
             sink = self._store.writable_by(node.node, *own_folders(node.node))
             membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
-            self._plans.prepare(node.node, self._job_id, self._work, membership)
-        has_tried = self._plans.agrees(node)
+            self._fleet.prepare(node.node, self._work, membership)
+        has_tried = self._fleet.agrees(node)
         if self._checkpoints.note(node, self._now(), has_tried=has_tried):
             self._spread_checkpoint()
         if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
@@ -117,15 +112,15 @@ class NodeBriefing:
 
     def replace_trainers(self, term: int) -> None:
         """Ranks are built: tell those of earlier terms, which hold on to much memory."""
-        self._plans.replace_trainers(term)
-        self._plans.send()
+        self._fleet.replace_trainers(term)
+        self._fleet.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
         """Tell nodes what their groups should be good for, if it changed much, or `again`. What
         one node joins or takes may change what all are told, so many nodes are told the outcome of
         many changes.
         """
-        nodes = len(self._roster.nodes)
+        nodes = len(self._fleet.row.nodes)
         wait_s = self._shared_at + nodes / _DEMANDS_PER_S - self._now()
         if again or nodes <= _FEW_NODES or wait_s <= 0:
             self._share_backlog(again=again)
@@ -142,29 +137,29 @@ class NodeBriefing:
             return
         self._shared_at = self._now()
         for node, demand in self._shares.due(self._trainers(), self._seconds_left(), again=again):
-            self._plans.demand(node.node, demand)
-        self._plans.send()
+            self._fleet.demand(node.node, demand)
+        self._fleet.send()
 
     def end_job(self) -> None:
         """Tell all nodes that the job is over."""
-        self._plans.end_job()
+        self._fleet.end()
 
     def _spread_checkpoint(self) -> None:
         """Tell nodes where they take the checkpoint from, if that is new."""
         if self._is_over():
             return
         for name, source in self._checkpoints.directions(self._now()):
-            self._plans.take_checkpoint(name, source)
-        self._plans.send()
+            self._fleet.take_checkpoint(name, source)
+        self._fleet.send()
 
     def _spread_weights(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
         if self._is_over():
             return
-        self._plans.keep(sorted(self._publications.versions))
+        self._fleet.keep(sorted(self._publications.versions))
         for name, offer in self._publications.directions(self._now(), again):
-            self._plans.hold(name, offer)
-        self._plans.send()
+            self._fleet.hold(name, offer)
+        self._fleet.send()
 
     @staticmethod
     def _now() -> float:

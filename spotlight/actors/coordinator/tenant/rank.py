@@ -1,0 +1,26 @@
+"""Workers that train, or could."""
+
+from __future__ import annotations
+
+from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.protocol import WorkerRefs
+from spotlight.types import Record, StoreEndpoint
+
+
+class Rank(Record, frozen=True):
+    """A worker that trains, and where it is."""
+
+    worker: WorkerRefs
+    node: str
+    store: StoreEndpoint
+    """Of its node."""
+
+
+def reserved_ranks(tenant: Tenant) -> tuple[Rank, ...]:
+    """Workers of a tenant that can train, by name."""
+    ranks = (
+        Rank(worker, node.node, node.store)
+        for node in tenant.reserved_nodes()
+        for worker in node.workers
+    )
+    return tuple(sorted(ranks, key=lambda rank: rank.worker.worker))
