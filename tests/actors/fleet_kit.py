@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotlight.actors.coordinator.fleet import NodeTask, Tenant
+from spotlight.actors.coordinator.fleet import NodeTask, Roster
 from spotlight.actors.protocol import NodeReport
 from spotlight.policies.fleet.fleet_events import (
     Barred,
@@ -20,7 +20,7 @@ class JobNodes:
     def __init__(self) -> None:
         self._table: FleetTable[NodeReport, NodeTask] = FleetTable("coordinator")
         self._table.handle(TenantBegan("job"), 0.0)
-        self.tenant: Tenant = self._table.tenants["job"]
+        self.tenant: Roster = self._table.tenants["job"]
 
     def hear(self, report: NodeReport) -> None:
         """A node says this."""

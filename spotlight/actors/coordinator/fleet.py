@@ -32,11 +32,11 @@ from spotlight.actors.protocol import (
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.jobs import WorkSpec
-from spotlight.policies.dispatch.instructions import EndWorker
 from spotlight.policies.fleet import fleet_events as fleet
 from spotlight.policies.fleet import fleet_instructions as step
 from spotlight.policies.fleet.fleet_rows import NodeRow, TenantRow
 from spotlight.policies.fleet.table import FleetTable
+from spotlight.policies.requests.instructions import EndWorker
 from spotlight.timings import RejoinTimings
 from spotlight.types import Record
 
@@ -56,8 +56,8 @@ class NodeTask(Record, frozen=True):
         return self.job.job_id if self.job is not None else ""
 
 
-Tenant = TenantRow[NodeReport]
-"""A job or session with its nodes, as the table has it."""
+Roster = TenantRow[NodeReport]
+"""The nodes and workers of a job or session, as the table has them."""
 Event = fleet.Event[NodeReport, NodeTask]
 """What the table is told."""
 
@@ -198,7 +198,7 @@ class TenantFleet:
     def __init__(self, fleet: Fleet, tenant: str) -> None:
         self._fleet = fleet
         self._tenant = tenant
-        self.row: Tenant = fleet.table.tenants[tenant]
+        self.roster: Roster = fleet.table.tenants[tenant]
         self._versions: tuple[int, ...] = ()
         """Of the weights that nodes may still need."""
         self._trainers_term = 0
@@ -214,7 +214,7 @@ class TenantFleet:
 
     def why_nobody_can_train(self, ranks: int) -> str:
         """Why no reserved worker can work; empty while one may, or others are still to come."""
-        return self._fleet.table.why_nobody_can_train(self.row, ranks)
+        return self._fleet.table.why_nobody_can_train(self.roster, ranks)
 
     def prepare(self, node: str, spec: WorkSpec, membership: Membership) -> None:
         """A node takes part in the job."""
@@ -280,7 +280,7 @@ class TenantFleet:
     @property
     def _is_there(self) -> bool:
         """Whether no other one of that id has begun since."""
-        return self._fleet.table.tenants.get(self._tenant) is self.row
+        return self._fleet.table.tenants.get(self._tenant) is self.roster
 
     def _task(self, node: str) -> NodeTask:
         row = self._fleet.table.nodes.get(node)

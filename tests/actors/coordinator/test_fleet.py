@@ -24,9 +24,9 @@ from spotlight.actors.protocol import (
     WeightsOffer,
     WorkerRefs,
 )
-from spotlight.policies.dispatch.instructions import EndWorker
 from spotlight.policies.fleet.fleet_events import Heard
 from spotlight.policies.fleet.table import SENT_AT_ONCE
+from spotlight.policies.requests.instructions import EndWorker
 
 pytestmark = pytest.mark.virtual_time
 

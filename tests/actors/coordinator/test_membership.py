@@ -30,13 +30,15 @@ class Office:
             counters=SimpleNamespace(pop_scoring_s=lambda worker: self.scoring_s),
         )
         nodes = Fleet(anything, anything).begin("job")
-        self.membership = NodeMembership(
-            nodes,
+        tenant: Any = SimpleNamespace(
+            nodes=nodes,
+            roster=nodes.roster,
             requests=anything,
             table=anything,
             store=anything,
             event=self.events.append,
         )
+        self.membership = NodeMembership(tenant)
         refs = WorkerRefs("n/0", 1, REF, REF, REF)
         assert self.membership.take_in(NodeReport(1, "n", "spot", REF, (refs,), STORE))
 

@@ -12,6 +12,7 @@ from job_kit import job, recorder
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
+from spotlight.timings import Timings
 
 pytestmark = pytest.mark.virtual_time
 
@@ -30,20 +31,24 @@ class Shares:
 class Site:
     async def open(self, cluster: Cluster) -> None:
         actor = await recorder(await cluster.system("coordinator"), "runner")
-        self.shares, self.nodes = Shares(), dict[str, None]()
-        self.over = False
-        parts: Any = {
-            "store": None,
-            "publications": None,
-            "shares": self.shares,
-            "is_over": lambda: self.over,
-        }
-        fleet: Any = SimpleNamespace(row=SimpleNamespace(nodes=self.nodes), send=lambda: None)
-        self.briefing = NodeBriefing(fleet, actor, actor, job().work, **parts)
+        self.shares, self.roster = Shares(), SimpleNamespace(nodes={})
+        self.tenant: Any = SimpleNamespace(
+            nodes=SimpleNamespace(send=lambda: None),
+            publications=None,
+            roster=self.roster,
+            shares=self.shares,
+            service=SimpleNamespace(work=job().work, hub_files=()),
+            timings=Timings(),
+            trainers=frozenset(),
+            seconds_left=None,
+            is_over=False,
+            run_task=actor.run_task,
+        )
+        self.briefing = NodeBriefing(self.tenant)
 
     def nodes_join(self, count: int) -> None:
         for number in range(count):
-            self.nodes[f"n{number}"] = None
+            self.roster.nodes[f"n{number}"] = None
             self.briefing.share_backlog()
 
 
@@ -72,6 +77,6 @@ async def test_many_nodes_that_join_together_are_told_the_outcome(site: Site) ->
 
 async def test_nothing_is_told_after_the_end_of_the_job(site: Site) -> None:
     site.nodes_join(1000)
-    before, site.over = site.shares.times, True
+    before, site.tenant.is_over = site.shares.times, True
     await asyncio.sleep(1.0)
     assert site.shares.times == before

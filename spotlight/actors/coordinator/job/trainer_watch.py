@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection
 from functools import partial
 
-from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
 from spotlight.actors.coordinator.tenant.rank import Rank, reserved_ranks
 from spotlight.actors.protocol import NodeReport, TrainerReport
@@ -34,7 +34,7 @@ class TrainerWatch:
     def __init__(
         self,
         team: TrainerTeam,
-        roster: Tenant,
+        roster: Roster,
         *,
         former: tuple[Rank, ...],
         patience_s: float,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.trainer_team import Stores, TrainerTeam
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal, TrainingState
@@ -52,7 +52,7 @@ class TrainingStates:
         schedule: Schedule,
         *,
         team: TrainerTeam,
-        roster: Tenant,
+        roster: Roster,
         store: ArtifactStore,
         journal: JobJournal,
         record: JobRecord,

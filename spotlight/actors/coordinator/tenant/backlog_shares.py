@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from typing import Literal
 
-from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, DemandClass, NodeReport
-from spotlight.policies.dispatch.matching import Backlog, micro_batches
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.matching import Backlog, micro_batches
+from spotlight.policies.requests.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.types import RequestKind, SamplingSettings
 
@@ -35,7 +35,7 @@ class BacklogShares:
         job_id: str,
         checkpoint: CheckpointInfo,
         *,
-        roster: Tenant,
+        roster: Roster,
         table: RequestTable,
         profile: StepProfile,
     ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.checkpoint_sources import HUB, CheckpointSources
@@ -28,7 +28,7 @@ class CheckpointSpread:
     def __init__(
         self,
         checkpoint: str,
-        roster: Tenant,
+        roster: Roster,
         timings: CheckpointTimings,
         files: tuple[HubFile, ...],
     ) -> None:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
 from spotlight.policies.weight_distribution import (
     ORIGIN,
@@ -35,7 +35,7 @@ class Publications:
     def __init__(
         self,
         known: Mapping[int, WeightsOffer],
-        roster: Tenant,
+        roster: Roster,
         timings: WeightsTimings,
         missed: Callable[[str, MissedWeights], None] = lambda node, missed: None,
     ) -> None:
@@ -126,7 +126,7 @@ class _Version:
     def __init__(
         self,
         where: WeightsOffer,
-        roster: Tenant,
+        roster: Roster,
         timings: WeightsTimings,
         failures: Counter[str],
     ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spotlight.actors.coordinator.fleet import Tenant
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import WorkerRefs
 from spotlight.types import Record, StoreEndpoint
 
@@ -16,11 +16,11 @@ class Rank(Record, frozen=True):
     """Of its node."""
 
 
-def reserved_ranks(tenant: Tenant) -> tuple[Rank, ...]:
-    """Workers of a tenant that can train, by name."""
+def reserved_ranks(roster: Roster) -> tuple[Rank, ...]:
+    """Workers of a roster that can train, by name."""
     ranks = (
         Rank(worker, node.node, node.store)
-        for node in tenant.reserved_nodes()
+        for node in roster.reserved_nodes()
         for worker in node.workers
     )
     return tuple(sorted(ranks, key=lambda rank: rank.worker.worker))
