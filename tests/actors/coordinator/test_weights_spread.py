@@ -11,11 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fleet_kit import JobNodes
 from job_kit import Recorder, recorder
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
@@ -56,8 +56,8 @@ class Site:
         self.folder, self.patch = folder, monkeypatch
         self.stores: dict[str, CountingStore] = {}
         self.copies: dict[str, WeightsCopies] = {}
-        self.roster = Roster()
-        self.publications = Publications({}, self.roster, WeightsTimings())
+        self.nodes = JobNodes()
+        self.publications = Publications({}, self.nodes.tenant, WeightsTimings())
         self.key = ""
         """Of the copies."""
         self.missed = 0
@@ -73,7 +73,7 @@ class Site:
             WeightsTimings(),
         )
         self.copies[name].begin("job")
-        self.roster.join(NodeReport(1, name, "spot", REF, (), store.endpoint))
+        self.nodes.hear(NodeReport(1, name, "spot", REF, (), store.endpoint))
         self.publications.node_changed(name)
 
     def direct(self) -> None:
