@@ -11,11 +11,16 @@ from job_kit import job
 
 from spotlight.actors.coordinator.tenant.request_plans import (
     evaluation_settings,
+    exploration_settings,
+    preview_id,
+    preview_request,
     preview_settings,
+    previewed,
     rollout_settings,
     window_start,
 )
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.explorer import Preview
 
 SAMPLER = {"height": 16, "width": 48, "steps": 4, "guidance": 3.0}
 
@@ -88,3 +93,38 @@ def test_validation_images_have_the_guidance_of_rollouts_unless_the_job_says_oth
     other = job(sampler=SAMPLER, validation={"guidance": 1.0})
     assert evaluation_settings(other).guidance == 1.0
     assert rollout_settings(other, 0).guidance == 3.0
+
+
+PREVIEW = Preview(iteration=3, group=1, prompt="a", seed=7)
+
+
+@pytest.mark.parametrize(("weights", "version"), [("previous", 2), ("fresh", 3)])
+def test_a_preview_names_the_weights_and_settings_that_its_iteration_is_explored_with(
+    weights: str, version: int
+) -> None:
+    spec = job(exploration={"budget": "fixed", "weights": weights})
+    request = preview_request(spec, PREVIEW)
+    assert (request.kind, request.iteration, request.weights_version) == ("preview", 3, version)
+    assert (request.group, request.prompt, request.seed) == (1, "a", 7)
+    assert request.settings == preview_settings(spec, 3)
+    assert request.id == preview_id(spec, PREVIEW)
+    assert previewed(request) == PREVIEW
+
+
+def test_what_is_asked_of_exploration_is_what_the_job_says() -> None:
+    spec = job(
+        exploration={"mode": "bandit", "candidates": 6, "prompt_pool": 3, "probes": 2},
+        rewards=[{"weight": 2.0}],
+    )
+    asked = exploration_settings(spec)
+    assert (asked.planner, asked.budget, asked.probes) == ("bandit", "fixed", 2)
+    assert (asked.keep, asked.trained, asked.candidates) == (4, 2, 24)
+    assert (asked.weights, asked.limits) == ((2.0,), ((0.0, 1.0),))
+    assert asked.previews_are_alike and not asked.divides
+
+
+def test_a_job_that_asks_for_it_is_trained_in_two_parts() -> None:
+    spec = job(
+        exploration={"budget": "window", "reuse": True}, training={"updates_per_iteration": 2}
+    )
+    assert exploration_settings(spec).divides

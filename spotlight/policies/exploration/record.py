@@ -1,13 +1,14 @@
-"""What the job runner knows of exploration: the seeds of the iteration, how they were chosen, and
-how well previews predict samples."""
+"""What one exploration leaves for the next: the seeds of the iteration, how they were chosen, how
+well previews predict samples, and what was learnt of prompts.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from spotlight.actors.coordinator.tenant.job_journal import SavedProgress
-from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.fidelity import (
@@ -22,6 +23,7 @@ from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Knowledge
+from spotlight.policies.exploration.settings import ExplorationSettings
 from spotlight.record.run_events import ExplorationReduced
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.types import Result
@@ -31,35 +33,39 @@ class ExplorationRecord:
     """See the module's docstring.
 
     Args:
-        progress: what the iteration begins with.
-        known: what the iterations before taught.
+        latest: how the seeds of the iteration were chosen.
+        learnt: what the iterations before taught.
         categories: of training prompts.
-        event: writes an event down.
+        agreement: of previews with samples, in the iterations before.
+        gain: what the kept seeds contrasted in the iterations before.
+        worth: of a choice among previews, without the latest one.
     """
 
     def __init__(
         self,
-        job: JobSpec,
-        progress: SavedProgress,
-        known: Knowledge,
+        settings: ExplorationSettings,
+        latest: Explored,
+        learnt: Knowledge,
+        *,
         categories: Mapping[str, str],
-        event: Callable[[ExplorationReduced], None],
+        agreement: Agreement,
+        gain: Gain,
+        worth: ChoiceWorth,
     ) -> None:
-        self._job = job
+        self._settings = settings
         self._categories = categories
-        self._event = event
-        self._prompts_known = dict(known.prompts)
-        self._categories_known = dict(known.categories)
-        self.latest: Explored = progress.explored
-        """Of the iteration."""
-        self.agreement: Agreement = progress.agreement
-        self.gain: Gain = progress.gain
-        self.worth_before: ChoiceWorth = progress.worth
+        self._prompts_known = dict(learnt.prompts)
+        self._categories_known = dict(learnt.categories)
+        self.latest = latest
+        """The outcome of the iteration's exploration."""
+        self.agreement = agreement
+        self.gain = gain
+        self.worth_before = worth
         """What a choice among previews was worth, as far as was told before the latest one."""
 
     @property
     def worth(self) -> ChoiceWorth:
-        """The same with the latest one."""
+        """What a choice among previews was worth, with the latest one."""
         return self.worth_before.faded() + self.latest.worth
 
     def accept(self, explored: Explored) -> None:
@@ -78,18 +84,16 @@ class ExplorationRecord:
             SeedChoice(*pair) for pair in zip(latest.seeds, latest.preview_rewards, strict=True)
         ]
 
-    def plan(
-        self, iteration: int, version: int, prompts: Sequence[str], window_s: float
-    ) -> ExplorationPlan:
-        """What to explore for an iteration, with the weights of a version.
+    def plan(self, iteration: int, prompts: Sequence[str], window_s: float) -> ExplorationPlan:
+        """What to explore for an iteration.
 
         Args:
-            prompts: as many as the job's prompt pool holds.
+            prompts: all that may be explored, those of the prompt pool included.
+            window_s: how many seconds training is predicted to take.
         """
         categories = tuple(self._categories[prompt] for prompt in prompts)
         return ExplorationPlan(
             iteration,
-            version,
             tuple(prompts),
             categories,
             window_s,
@@ -97,7 +101,19 @@ class ExplorationRecord:
                 {p: self._prompts_known[p] for p in prompts if p in self._prompts_known},
                 dict(self._categories_known),
             ),
-            self._share(iteration),
+            exploration_share(self.agreement, self.gain),
+        )
+
+    def reduction(self, plan: ExplorationPlan) -> ExplorationReduced | None:
+        """The event that tells why not all previews of a plan are worth making, if they are not."""
+        if plan.share >= 1:
+            return None
+        return ExplorationReduced(
+            iteration=plan.iteration,
+            share=plan.share,
+            tau=round(self.agreement.tau or 0.0, 3),
+            pairs=round(self.agreement.pairs, 1),
+            realised=round(self.gain.realised_share or 0.0, 3),
         )
 
     def evaluate(
@@ -125,7 +141,7 @@ class ExplorationRecord:
         self.agreement = self.agreement.faded() + agreement(by_group.values())
         metrics.probes = sum(map(len, by_group.values()))
         fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
-        metrics.contrast_at_random = contrast_of_any(fresh, self._job.group_size)
+        metrics.contrast_at_random = contrast_of_any(fresh, self._settings.keep)
         if latest.reused:  # nothing is probed: any of the previews might have been the samples
             metrics.contrast_at_random = latest.contrast_of_any
         metrics.probe_tau = self.agreement.tau
@@ -137,24 +153,9 @@ class ExplorationRecord:
     def _evaluate_contrast(self, metrics: IterationMetrics) -> None:
         latest, promised = self.latest, metrics.preview_group_std_mean
         # Previews in other steps have rewards on another scale: only their order means something.
-        alike = self._job.preview_steps == self._job.sampler.steps
+        alike = self._settings.previews_are_alike
         self.gain = self.gain.faded()
         if alike and promised is not None and latest.contrast_at_random > 0:
             one = Gain(1.0, latest.contrast_at_random, promised, metrics.explored_std_mean)
             metrics.realised_share = one.realised_share
             self.gain += one
-
-    def _share(self, iteration: int) -> float:
-        """How much of the previews for an iteration are worth making; says so when it is less."""
-        share = exploration_share(self.agreement, self.gain)
-        if share < 1:
-            self._event(
-                ExplorationReduced(
-                    iteration=iteration,
-                    share=share,
-                    tau=round(self.agreement.tau or 0.0, 3),
-                    pairs=round(self.agreement.pairs, 1),
-                    realised=round(self.gain.realised_share or 0.0, 3),
-                )
-            )
-        return share

@@ -7,25 +7,23 @@ import random
 from collections import Counter
 
 import pytest
-from explorer_kit import Expedition
-from job_kit import World
+from explorer_kit import KEEP, Expedition, reward_of
 
+from spotlight.policies.exploration.explorer import Preview
+from spotlight.policies.exploration.reward_spread import UNLIMITED
 from spotlight.policies.exploration.selection import max_variance_subset
-from spotlight.types import Request
-
-TWO_UPDATES = {"updates_per_iteration": 2}
 
 
 def expedition(mode: str = "uniform") -> Expedition:
-    return Expedition("window", mode, candidates=5, training=TWO_UPDATES)
+    return Expedition("window", mode, candidates=5 * KEEP, divides=True)
 
 
-def of_group(previews: list[Request], group: int) -> list[Request]:
+def of_group(previews: list[Preview], group: int) -> list[Preview]:
     return [preview for preview in previews if preview.group == group]
 
 
-def kept(previews: list[Request]) -> set[int]:
-    rewards = [World.reward(one) for one in previews]
+def kept(previews: list[Preview]) -> set[int]:
+    rewards = [reward_of(one) for one in previews]
     chosen = max_variance_subset(rewards, 4, tie_break=[one.seed for one in previews])
     return {previews[index].seed for index in chosen}
 
@@ -37,7 +35,7 @@ def test_half_of_the_groups_stay_open_when_training_ends() -> None:
     trip.stop(reuses=True)
     assert trip.explored.reused == (0, 1)
     assert trip.explored.later == (1,)
-    assert trip.cancelled == [], "what is in work may be of use"
+    assert trip.cancelled == 0, "what is in work may be of use"
 
 
 def test_what_comes_for_a_later_group_counts_until_it_is_settled() -> None:
@@ -78,7 +76,7 @@ def test_previews_of_later_groups_that_do_not_come_in_time_are_late_too() -> Non
     assert trip.outcomes[-1].late == len(trip.submitted) - 8
 
 
-def behind() -> tuple[Expedition, list[Request]]:
+def behind() -> tuple[Expedition, list[Preview]]:
     """The first group has two previews more than the other; those in work are withdrawn."""
     trip = expedition()
     trip.start()
@@ -146,7 +144,7 @@ def test_what_is_left_when_nothing_else_is_explored_is_given_up() -> None:
     trip.stop(reuses=True, withdrawn=in_work)
     assert trip.explorer.unsubmitted > 0
     trip.settle()
-    assert trip.cancelled == ["preview"]
+    assert trip.cancelled == 1
     assert trip.explorer.unsubmitted == 0
 
 
@@ -157,7 +155,7 @@ def test_previews_of_the_next_exploration_are_not_given_up_with_those_of_later_g
     trip.stop(reuses=True)
     trip.start(iteration=2)
     trip.settle(1)
-    assert trip.cancelled == []
+    assert trip.cancelled == 0
 
 
 def test_settling_another_iteration_or_twice_changes_nothing() -> None:
@@ -181,12 +179,12 @@ def test_what_later_groups_do_not_keep_is_unused_only_when_they_are_settled() ->
     done = trip.submitted[:12]
     (first,) = trip.outcomes
     closed, later = (0, 1) if first.later == (1,) else (1, 0)
-    gone = {one.id for one in of_group(done, closed) if one.seed not in first.seeds[closed]}
+    gone = {one for one in of_group(done, closed) if one.seed not in first.seeds[closed]}
     assert set(trip.unused) == gone
     trip.settle()
     kept_at_last = trip.outcomes[-1].seeds[later]
     assert set(trip.unused) == {
-        one.id for one in of_group(done, later) if one.seed not in kept_at_last
+        one for one in of_group(done, later) if one.seed not in kept_at_last
     }
 
 
@@ -196,7 +194,7 @@ def test_groups_that_are_not_whole_have_the_iteration_trained_in_one() -> None:
     trip.finish(trip.submitted[:7])
     trip.stop(reuses=True)
     assert trip.explored.later == ()
-    assert trip.cancelled == ["preview"]
+    assert trip.cancelled == 1
 
 
 def test_where_previews_may_not_be_trained_on_nothing_stays_open() -> None:
@@ -230,14 +228,15 @@ def test_groups_of_the_first_part_have_their_share_first(mode: str) -> None:
 def test_what_is_trained_on_is_not_chosen_anew_when_rewards_come_to_another_scale() -> None:
     trip = Expedition(
         "window",
-        candidates=5,
-        training=TWO_UPDATES,
-        rewards=[{}, {"name": "pick", "kind": "http", "http": {"url": "http://a"}, "range": None}],
+        candidates=5 * KEEP,
+        divides=True,
+        limits=((0.0, 1.0), UNLIMITED),
+        weights=(1.0, 1.0),
     )
     started: list[int] = []
     late = False
 
-    def rewards(request: Request) -> tuple[float, ...]:
+    def rewards(request: Preview) -> tuple[float, ...]:
         rng, spread = random.Random(request.seed), 1000.0 if late else 1.0
         started.append(request.seed)
         return rng.random(), spread * rng.random()
@@ -265,8 +264,9 @@ def test_what_is_learnt_of_later_groups_is_handed_on() -> None:
     trip.stop(reuses=True)
     trip.finish(trip.submitted[8:])
     trip.settle()
-    first, last = (each.knowledge.prompts["b"].total for each in trip.outcomes)
-    assert last > first
+    first, last = trip.outcomes
+    (prompt,) = (trip.prompts[group] for group in first.later)
+    assert last.knowledge.prompts[prompt].total > first.knowledge.prompts[prompt].total
 
 
 def in_batches(trip: Expedition, until: int) -> None:
@@ -290,8 +290,7 @@ def test_what_is_lacking_is_counted_by_group_and_not_by_previews() -> None:
 
 
 def test_of_a_pool_as_many_groups_must_be_whole_as_are_trained_on() -> None:
-    trip = Expedition("window", candidates=8, prompt_pool=2, groups=4, training=TWO_UPDATES)
-    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
+    trip = Expedition("window", prompts="abcd", candidates=16 * KEEP, groups=4, divides=True)
     trip.start()
     for group in (3, 1):
         trip.finish(of_group(trip.submitted, group)[:4])
@@ -301,9 +300,8 @@ def test_of_a_pool_as_many_groups_must_be_whole_as_are_trained_on() -> None:
 def in_a_pool() -> Expedition:
     """In its second iteration, when the turn of the later groups has come: the explorer knows how
     many previews come in time by the first."""
-    trip = Expedition("window", "bandit", candidates=8, prompt_pool=2, training=TWO_UPDATES)
-    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
-    trip.reward = lambda request: 0.5 if request.prompt == "a" else World.reward(request)
+    trip = Expedition("window", "bandit", prompts="abcd", candidates=16 * KEEP, divides=True)
+    trip.reward = lambda request: 0.5 if request.prompt == "a" else reward_of(request)
     trip.start()
     in_batches(trip, 24)
     trip.stop(reuses=True)
@@ -351,9 +349,8 @@ def test_in_a_pool_a_prompt_without_contrast_is_not_trained_on() -> None:
 def test_in_a_pool_groups_are_not_chosen_before_any_preview_is_scored(mode: str) -> None:
     """Four workers are given all that the first turn has as soon as exploration begins; prompt `a`
     has no contrast."""
-    trip = Expedition("window", mode, candidates=8, prompt_pool=2, groups=4, training=TWO_UPDATES)
-    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
-    trip.reward = lambda request: 0.5 if request.prompt == "a" else World.reward(request)
+    trip = Expedition("window", mode, prompts="abcd", candidates=16 * KEEP, groups=4, divides=True)
+    trip.reward = lambda request: 0.5 if request.prompt == "a" else reward_of(request)
     for iteration in (1, 2):
         trip.submitted.clear()
         trip.start(iteration=iteration)
@@ -367,8 +364,7 @@ def test_in_a_pool_groups_are_not_chosen_before_any_preview_is_scored(mode: str)
 
 
 def test_in_a_pool_a_group_that_lost_a_preview_is_not_trained_on() -> None:
-    trip = Expedition("window", candidates=8, prompt_pool=2, groups=2, training=TWO_UPDATES)
-    trip.prompts, trip.categories = ("a", "b", "c", "d"), ("",) * 4
+    trip = Expedition("window", prompts="abcd", candidates=16 * KEEP, groups=2, divides=True)
     trip.start()
     trip.finish(trip.submitted[:16])
     trip.stop(reuses=True)
