@@ -43,7 +43,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.dispatch.instructions import RequestsFinished
 from spotlight.policies.dispatch.rows import Lease
 from spotlight.policies.step_times import StepTimes
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -182,7 +182,7 @@ class Site:
         """Start everything and wait until it is `up`."""
         self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
         await self.store.start()
-        self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
+        self._journal = Journal.open(self._folder / NAME, "benchmark")
         self.system = _system("coordinator")
         await self.system.start()
         dispatcher = Dispatcher(
