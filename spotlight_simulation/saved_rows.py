@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal_content import Content
 
 _REQUESTS = "request/"
