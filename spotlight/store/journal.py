@@ -3,8 +3,8 @@
 One file (`journal_content`), to which every write is appended. It is on disk before `write`
 returns, so what is acknowledged after that is never lost. All records are in memory as well. When
 most of the file is of records that are gone, it is written anew under another name, which then
-takes its place. After a failed write the journal takes no more: what the disk holds is known again only to a
-process that opens it anew.
+takes its place. After a failed write the journal takes no more: what the disk holds is known again
+only to a process that opens it anew.
 
 A journal of Spotlight 0.1.0 (`sqlite_journal`) is read once, and replaced when it is begun.
 """
