@@ -67,7 +67,7 @@ from spotlight.policies.fleet.table import FleetTable
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.running.client import connect
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.timings import WeightsTimings
 from spotlight.transport.control.keys import KeyPair, place_of
 from spotlight.transport.tensors import BundleStore
@@ -444,7 +444,7 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
     found = {}
     for name, events in (("rows_per_second", 1), ("rows_per_second_in_groups_of_20", 20)):
         with tempfile.TemporaryDirectory() as folder:
-            file = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
+            file = Journal.open(Path(folder) / NAME, "benchmark")
             store = BundleStore(Path(folder), token="benchmark")  # it keeps nothing
             journal, count = JobJournal(file, store, lambda error: None), 0
             end = time.monotonic() + seconds

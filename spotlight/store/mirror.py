@@ -22,19 +22,18 @@ from typing import Any, BinaryIO
 import msgspec
 
 from spotlight.errors import MirrorError
-from spotlight.store.journal import packed
+from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 << 20
 FORMAT = 1
-JOURNAL = "journal.sqlite"
 _LINES = ("metrics.jsonl", "events.jsonl")
 _SMALL = ("config.yaml", "step-times.json")
 _FOLDERS = ("validation", "export", "exports")
 PLACES = re.compile(
-    r"config\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.sqlite"
+    r"config\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
     r"|(checkpoints|validation|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
 )
 """The paths that are copied; none of them leads out of the run folder."""
@@ -87,8 +86,7 @@ class Snapshot:
     def __init__(self, folder: RunFolder, completed: int, forget: tuple[str, ...]) -> None:
         self.folder = folder.path
         self.completed = completed
-        self._owner, self._journal = folder.journal.owner, folder.journal.image()
-        self._forget = forget
+        self._journal = folder.journal.image(forget)
         with ExitStack() as files:
             self._checkpoints = {
                 # Open, since a later commit may delete it while it is copied.
@@ -128,7 +126,7 @@ class Snapshot:
         for name, (file, nbytes) in self._lines.items():
             file.seek(0)
             yield name, file.read(nbytes)
-        yield JOURNAL, packed(self._journal, self._owner, self._forget)
+        yield JOURNAL, self._journal
 
     def further(self) -> Iterator[tuple[str, Path]]:
         """Pictures and exported weights."""
