@@ -185,7 +185,6 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("model.negative_prompt", "a\0b"),
         ("model.negative_prompt", "a\u2028b"),
         ("training.options.strength", 0.0),
-        ("training.options", {"strength": 0.0}),
         ("training.ema_decay", 1.0),
         ("training.rollout_decay", -0.1),
         ("training.rollout_decay_after", -1),
