@@ -81,9 +81,12 @@ class Trainer:
         self._loss, options = build_loss(model, training, sampler, reuse=reuse)
         self._shares_noise = isinstance(options, NoisedOptions) and options.shared_noise
         model.checkpoint_activations(training.activation_checkpointing)
-        is_sharded = training.sharded and group is not None
-        kind = ShardedWeights if is_sharded else FlatWeights
-        self._weights = kind(model, group, offloaded=training.cpu_offload)
+        offloaded = training.cpu_offload
+        self._weights = (
+            ShardedWeights(model, group, offloaded=offloaded)
+            if training.sharded and group is not None
+            else FlatWeights(model, group, offloaded=offloaded)
+        )
         values = self._weights.values
         values.grad = self._weights.gradient
         self._optimizer = torch.optim.AdamW(
