@@ -45,8 +45,8 @@ class LossOptions(Section, frozen=True, kw_only=True):
 
 
 class NoisedOptions(LossOptions, frozen=True, kw_only=True):
-    """Of a loss that noises samples anew (`Noised`). A loss of your own has these unless it names
-    others."""
+    """Options of a loss that noises samples anew (`Noised`). A loss of your own has these unless it
+    names others."""
 
     times: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """Random flow times per sample and update. [draws]"""
