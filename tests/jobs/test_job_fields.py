@@ -10,6 +10,9 @@ from smallest_job import SMALLEST, problem_of, with_field
 
 from spotlight.errors import JobError, UserError
 from spotlight.jobs import job_from_data
+from spotlight.jobs.losses import LOSSES
+
+LOSS_NAMES = ", ".join(f"`{name}`" for name in sorted(LOSSES))
 
 
 def test_the_smallest_job_has_defaults_for_everything_else() -> None:
@@ -103,14 +106,12 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         (
             "training.loss",
             "ppo",
-            "must be `awm`, `diffusion_nft`, `flow_grpo`, `grpo_guard` or `module:Class`,"
-            " not `ppo`",
+            f"must be {LOSS_NAMES} or `module:Class`, not `ppo`",
         ),
         (
             "training.loss",
             "my losses:Mine",
-            "must be `awm`, `diffusion_nft`, `flow_grpo`, `grpo_guard` or `module:Class`,"
-            " not `my losses:Mine`",
+            f"must be {LOSS_NAMES} or `module:Class`, not `my losses:Mine`",
         ),
         (
             "exploration.mode",

@@ -66,9 +66,9 @@ def test_options_of_a_loss_of_the_users_own_wait_for_its_class() -> None:
         ),
         (
             "flow_grpo",
-            {"noisiest": 0.5},
-            "noisiest",
-            "belongs to `diffusion_nft` and `awm`, but this job's loss is `flow_grpo`; remove it",
+            {"strength": 0.5},
+            "strength",
+            "belongs to `diffusion_nft`, but this job's loss is `flow_grpo`; remove it",
         ),
         ("awm", {"times": 0}, "times", "must be at least 1, not 0"),
         ("awm", {"times": 10**6}, "times", "must be at most 1,000, not 1,000,000"),
