@@ -46,9 +46,9 @@ MOST_WORKERS = 1024
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 Weight = Annotated[float, msgspec.Meta(ge=0)]
-"""Of one part of a loss."""
+"""How much one part of a loss counts."""
 Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
-"""Of an average that follows something."""
+"""How much an average that follows something keeps of itself."""
 Threads = Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
 GuidanceScale = Annotated[float, msgspec.Meta(ge=1, extra={"hint": "1 means no guidance"})]
 

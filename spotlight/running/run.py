@@ -189,7 +189,7 @@ def _prepare(
         spec = read_config(folder)
     else:
         if isinstance(job, JobSpec):
-            spec = job
+            spec = job_from_data(msgspec.to_builtins(job))  # checks it, as a file is
         elif isinstance(job, Mapping):
             spec = job_from_data(dict(job), base=Path.cwd())
         else:
