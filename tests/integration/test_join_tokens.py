@@ -4,6 +4,7 @@ is shown out.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ import psutil
 import pytest
 
 from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.running.client import connect
 from spotlight.transport.control.keys import KeyPair
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
@@ -25,8 +27,9 @@ LIMIT_S = 120.0
 class Place:
     """A coordinator whose port stays the same, and its operator."""
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, template: tuple[str, str]) -> None:
         self.workplace = workplace
+        self._template = template
         self.runs = workplace.folder / "runs"
         self.listen = f"127.0.0.1:{unused_port()}"
         self.start()
@@ -62,9 +65,10 @@ class Place:
         )
         return listed
 
-    def node(self, name: str, *options: str | Path) -> subprocess.Popen[str]:
-        """A node that joins."""
-        return self.workplace.daemon("node", "--name", name, *options)
+    def node(self, name: str, *options: str | Path, forks: bool = False) -> subprocess.Popen[str]:
+        """A node that joins; its workers are processes below it if it `forks` them itself."""
+        template = () if forks else self._template
+        return self.workplace.daemon("node", "--name", name, *template, *options)
 
     def refused(self, name: str, *options: str | Path) -> str:
         """The one line with which a node ends that is not let in."""
@@ -79,14 +83,22 @@ class Place:
         nodes = json.loads(self.workplace.spotlight("nodes", "--json").output)
         return {node["name"]: node for node in nodes}
 
-    def until_there(self, name: str) -> None:
-        """Wait until a node has joined."""
-        wait_until(lambda: bool(self.known().get(name, {}).get("is_connected")), name)
+    def until_there(self, name: str, *, there: bool = True) -> None:
+        """Wait until a node has joined, or is no longer `there`."""
+        asyncio.run(self._until_there(name, there))
+
+    async def _until_there(self, name: str, there: bool) -> None:
+        """By one connection: a command for every look would take half a second of a core."""
+        async with asyncio.timeout(LIMIT_S), connect(self.operator()) as client:
+            while there != any(  # noqa: ASYNC110 (another process does it)
+                node.name == name and node.is_connected for node in (await client.guests()).nodes
+            ):
+                await asyncio.sleep(0.02)
 
 
 @pytest.fixture
-def place(workplace: Workplace) -> Place:
-    return Place(workplace)
+def place(workplace: Workplace, template: tuple[str, str]) -> Place:
+    return Place(workplace, template)
 
 
 def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
@@ -136,7 +148,7 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
 
 
 def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
-    node = place.node("s", "--join", place.token("--uses", "2"))
+    node = place.node("s", "--join", place.token("--uses", "2"), forks=True)
     place.until_there("s")
     processes = descendants(node.pid)
     done = place.workplace.spotlight("revoke", "s")
@@ -207,7 +219,7 @@ def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> N
     assert key.stat().st_mode & 0o777 == 0o600
     first.terminate()
     first.communicate(timeout=LIMIT_S)
-    wait_until(lambda: not place.known()["r"]["is_connected"], "its leaving")
+    place.until_there("r", there=False)
     place.node("r", *words)
     place.until_there("r")
     key.chmod(0o644)
@@ -222,7 +234,7 @@ def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
 ) -> None:
     token = place.token()
     monkeypatch.setenv("SPOTLIGHT_JOIN", token)
-    node = place.node("s")
+    node = place.node("s", forks=True)
     monkeypatch.delenv("SPOTLIGHT_JOIN")
     place.until_there("s")
     words = ("SPOTLIGHT_JOIN", "SPOTLIGHT_WORKER_KEY", token)
@@ -256,10 +268,3 @@ def test_a_coordinator_that_moves_keeps_its_key_and_its_operators_token(place: P
     assert place.operator() == replace(before, place=place.listen)
     assert place.workplace.spotlight("status").code == 0
     assert [token["id"] for token in place.tokens()] == [before.id]
-
-
-def test_a_local_run_leaves_no_key_behind(workplace: Workplace) -> None:
-    run = workplace.folder / "run"
-    assert workplace.spotlight("run", workplace.job(), "--run-folder", run).code == 0
-    names = {path.name for path in run.rglob("*")}
-    assert not names & {".coordinator.key", "operator.token", ".door.json"}

@@ -47,6 +47,12 @@ def test_a_run_trains_validates_and_reports(run: Path, done: Finished) -> None:
     assert events(run)[-1]["outcome"] == "finished"
 
 
+def test_a_local_run_leaves_no_key_behind(run: Path) -> None:
+    names = {path.name for path in run.rglob("*")}
+    assert "metrics.jsonl" in names
+    assert not names & {".coordinator.key", "operator.token", ".door.json"}
+
+
 def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path) -> None:
     from diffusers import QwenImageTransformer2DModel
 
