@@ -44,6 +44,7 @@ def _status(workplace: Workplace) -> dict[str, object]:
     return answer
 
 
+@pytest.mark.slow
 def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(
     workplace: Workplace, template: tuple[str, str]
 ) -> None:

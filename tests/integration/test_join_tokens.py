@@ -5,19 +5,19 @@ is shown out.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from spotlight.actors.protocol.door import KnownNode, KnownToken
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.running.client import connect
+from spotlight.running.client import connect, get_guests, make_token
 from spotlight.transport.control.keys import KeyPair
+from spotlight.types import Pool, TokenRole
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
 
@@ -52,18 +52,19 @@ class Place:
         """The token in the folder of the runs."""
         return JoinToken.parse("token", (self.runs / "operator.token").read_text())
 
-    def token(self, *options: str) -> str:
-        """A new one."""
-        made = self.workplace.spotlight("token", "new", *options)
-        assert made.code == 0, made.errors
-        return made.output.strip()
+    def token(
+        self,
+        role: TokenRole = "node",
+        pool: Pool | None = "spot",
+        uses: int = 1,
+        ttl_s: float = 86_400.0,
+    ) -> str:
+        """A new one. What its command says is told by the tests of commands."""
+        return asyncio.run(make_token(self.operator(), role, pool, uses, ttl_s))
 
-    def tokens(self) -> list[dict[str, Any]]:
+    def tokens(self) -> tuple[KnownToken, ...]:
         """All that were made, in their order."""
-        listed: list[dict[str, Any]] = json.loads(
-            self.workplace.spotlight("token", "list", "--json").output
-        )
-        return listed
+        return asyncio.run(get_guests(self.operator())).tokens
 
     def node(self, name: str, *options: str | Path, forks: bool = False) -> subprocess.Popen[str]:
         """A node that joins; its workers are processes below it if it `forks` them itself."""
@@ -78,10 +79,9 @@ class Place:
         assert (node.returncode, len(lines)) == (2, 1), output
         return lines[0]
 
-    def known(self) -> dict[str, dict[str, object]]:
+    def known(self) -> dict[str, KnownNode]:
         """The nodes that have enrolled, by name."""
-        nodes = json.loads(self.workplace.spotlight("nodes", "--json").output)
-        return {node["name"]: node for node in nodes}
+        return {node.name: node for node in asyncio.run(get_guests(self.operator())).nodes}
 
     def until_there(self, name: str, *, there: bool = True) -> None:
         """Wait until a node has joined, or is no longer `there`."""
@@ -102,20 +102,20 @@ def place(workplace: Workplace, template: tuple[str, str]) -> Place:
 
 
 def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
-    token = place.token("--pool", "spot")
+    token = place.token()
     assert "is for the pool spot" in place.refused("r", "--join", token, "--pool", "reserved")
     place.node("s", "--join", token)
     place.until_there("s")
-    assert place.known()["s"]["pool"] == "spot"
+    assert place.known()["s"].pool == "spot"
     assert "is used up" in place.refused("t", "--join", token)
     assert list(place.known()) == ["s"]
 
 
 def test_a_token_that_is_mistyped_expired_or_revoked_is_one_line_that_says_so(place: Place) -> None:
-    token = place.token("--ttl", "1s")
+    token = place.token(ttl_s=1.0)
     mistyped = str(replace(JoinToken.parse("token", token), secret=bytes(SECRET_BYTES)))
     assert "does not know this join token" in place.refused("a", "--join", mistyped)
-    wait_until(lambda: place.tokens()[-1]["expires_in_s"] <= 0, "its end")
+    wait_until(lambda: (place.tokens()[-1].expires_in_s or 0.0) <= 0, "its end")
     assert "expired on" in place.refused("b", "--join", token)
     revoked = place.token()
     assert place.workplace.spotlight("revoke", revoked.split(".")[-2]).code == 0
@@ -129,7 +129,7 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
     other_key = str(replace(operator, key=KeyPair.new().public))
     mistyped = str(replace(operator, secret=bytes(SECRET_BYTES)))
     nobody = str(replace(operator, place=f"127.0.0.1:{unused_port()}"))
-    submitter, node = place.token("--role", "submitter"), place.token()
+    submitter, node = place.token("submitter", pool=None), place.token()
     for words, said in (
         ((*status, other_key), "has another key"),
         ((*status, mistyped), "does not know this join token"),
@@ -148,7 +148,7 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
 
 
 def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
-    node = place.node("s", "--join", place.token("--uses", "2"), forks=True)
+    node = place.node("s", "--join", place.token(uses=2), forks=True)
     place.until_there("s")
     processes = descendants(node.pid)
     done = place.workplace.spotlight("revoke", "s")
@@ -200,7 +200,7 @@ def test_a_node_that_waits_for_its_coordinator_ends_when_it_is_told_to(place: Pl
 
 
 def test_a_coordinator_that_has_lost_its_book_knows_nobody(place: Place) -> None:
-    node = place.node("s", "--join", place.token("--uses", "9"))
+    node = place.node("s", "--join", place.token(uses=9))
     place.until_there("s")
     place.kill()
     (place.runs / ".door.json").unlink()
@@ -213,7 +213,7 @@ def test_a_coordinator_that_has_lost_its_book_knows_nobody(place: Place) -> None
 
 def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> None:
     key = place.workplace.folder / "key"
-    words = ("--join", place.token("--pool", "reserved"), "--key-file", key)
+    words = ("--join", place.token(pool="reserved"), "--key-file", key)
     first = place.node("r", *words)
     place.until_there("r")
     assert key.stat().st_mode & 0o777 == 0o600
@@ -224,7 +224,7 @@ def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> N
     place.until_there("r")
     key.chmod(0o644)
     assert "--key-file: " in place.refused("q", *words)
-    spot = place.token("--pool", "spot")
+    spot = place.token()
     other = place.workplace.folder / "other"
     assert "is for the pool spot" in place.refused("q", "--join", spot, "--key-file", other)
 
@@ -267,4 +267,4 @@ def test_a_coordinator_that_moves_keeps_its_key_and_its_operators_token(place: P
     place.start()
     assert place.operator() == replace(before, place=place.listen)
     assert place.workplace.spotlight("status").code == 0
-    assert [token["id"] for token in place.tokens()] == [before.id]
+    assert [token.id for token in place.tokens()] == [before.id]

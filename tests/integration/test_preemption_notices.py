@@ -108,14 +108,8 @@ def _is_back(site: Site) -> bool:
     return any(time > left["time_s"] for time in site.works("spot/0"))
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_lets_a_node_give_everything_back_before_it_ends(
     workplace: Workplace,
     cloud: FakeMetadata,

@@ -74,10 +74,8 @@ def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path)
         assert torch.equal(tensor, validated[name]), name
 
 
-@pytest.mark.parametrize(
-    "weights",
-    ["best", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ema", "newest"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["best", "ema", "newest"])
 def test_any_weights_of_a_run_can_be_exported_again(
     place: Workplace, run: Path, weights: str
 ) -> None:
