@@ -100,6 +100,7 @@ def test_a_job_of_a_newer_version_is_named(run: Path, monkeypatch, capsys) -> No
     assert "telepathy: unknown key" in refusal(monkeypatch, capsys, run)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_newer_version_is_named(run: Path) -> None:
     path = run / "checkpoints" / "iteration-000003.safetensors"
     path.parent.mkdir()

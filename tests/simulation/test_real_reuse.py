@@ -40,6 +40,7 @@ def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
 
 
+@pytest.mark.slow
 def test_a_job_with_flow_grpo_trains_on_its_previews() -> None:
     changes: dict[str, Any] = {
         "iterations": ITERATIONS,

@@ -57,11 +57,13 @@ def test_exploration_fills_the_time_of_training_and_delays_nothing() -> None:
     assert totals.delayed == 0
 
 
+@pytest.mark.slow
 def test_weights_that_are_published_beside_training_delay_nothing() -> None:
     slowly = msgspec.structs.replace(load_profile(SOL_RL_SPLIT), publish_s=30.0)
     assert run(small("spotlight", 4), profile=slowly).totals.delay_s == 0.0
 
 
+@pytest.mark.slow
 def test_exploration_that_is_waited_for_shows_as_delay() -> None:
     changes = {"exploration.budget": "fixed", "exploration.candidates": 12}
     totals = run(small("uniform", 2, **changes)).totals

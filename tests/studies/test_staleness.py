@@ -43,6 +43,7 @@ def scored_with(record: StalenessRecord) -> list[tuple[str, int]]:
     return [(s.treatment, s.lag) for s in record.scorings]
 
 
+@pytest.mark.slow
 def test_every_lag_is_scored_with_its_weights(plan: MakePlan, brightness: Brightness) -> None:
     wanted = plan()
     record = study(wanted)
@@ -60,6 +61,7 @@ def test_every_lag_is_scored_with_its_weights(plan: MakePlan, brightness: Bright
         assert row == pytest.approx(brightness.score(images, [prompt] * 4))
 
 
+@pytest.mark.slow
 def test_rollout_weights_are_scored_where_they_are_not_the_newest(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -85,12 +87,14 @@ def test_rollout_weights_are_scored_where_they_are_not_the_newest(
     assert rewards != score(done.engine.trainer.evaluation_state())
 
 
+@pytest.mark.slow
 def test_a_study_depends_on_its_seed_alone(plan: MakePlan, brightness: Brightness) -> None:
     first, again, other = (study(plan(seed=seed)) for seed in (1, 1, 2))
     assert first == again
     assert first.seeds != other.seeds and first.prompts != other.prompts
 
 
+@pytest.mark.slow
 def test_without_noise_a_repetition_gives_the_same_rewards(
     plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -99,6 +103,7 @@ def test_without_noise_a_repetition_gives_the_same_rewards(
     assert not record.stochastic
 
 
+@pytest.mark.slow
 def test_with_noise_a_repetition_shares_only_the_initial_latents(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -113,6 +118,7 @@ def test_with_noise_a_repetition_shares_only_the_initial_latents(
     assert repeated == rolled_out, "without noise nothing else differs"
 
 
+@pytest.mark.slow
 def test_previews_are_scored_where_exploration_takes_fewer_steps(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -126,6 +132,7 @@ def test_previews_are_scored_where_exploration_takes_fewer_steps(
     assert scoring(record, "rollout", 0).steps == 2
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_the_newest_checkpoint(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -148,6 +155,7 @@ def test_training_goes_on_from_the_newest_checkpoint(
         assert scoring(record, "rollout", lag) == scoring(whole, "rollout", lag)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_say_its_iterations_is_refused(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -160,6 +168,7 @@ def test_a_checkpoint_that_does_not_say_its_iterations_is_refused(
         study(plan())
 
 
+@pytest.mark.slow
 def test_a_reward_that_is_no_number_ends_the_study(
     plan: MakePlan, brightness: Brightness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +177,7 @@ def test_a_reward_that_is_no_number_ends_the_study(
         study(plan())
 
 
+@pytest.mark.slow
 def test_a_scorer_that_fails_once_is_asked_again(
     plan: MakePlan, brightness: Brightness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +194,7 @@ def test_a_scorer_that_fails_once_is_asked_again(
     assert study(plan(lags="1")) == expected
 
 
+@pytest.mark.slow
 def test_results_are_written_beside_an_unchanged_run(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -207,6 +218,7 @@ def test_results_are_written_beside_an_unchanged_run(
     assert len(lines) == 2, "one line for each iteration that was trained"
 
 
+@pytest.mark.slow
 def test_results_that_could_not_be_written_are_refused_before_the_work(
     run: Path, plan: MakePlan, brightness: Brightness
 ) -> None:
@@ -217,6 +229,7 @@ def test_results_that_could_not_be_written_are_refused_before_the_work(
     assert len(said) == 1, "nothing was scored yet"
 
 
+@pytest.mark.slow
 def test_a_study_leaves_the_global_generator_alone(plan: MakePlan, brightness: Brightness) -> None:
     before = torch.random.get_rng_state()
     study(plan(lags="1"))

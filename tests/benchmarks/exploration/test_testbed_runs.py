@@ -82,6 +82,7 @@ def test_a_reference_that_learned_nothing_sets_no_goal(tmp_path: Path) -> None:
         runs.goal(OTHER)
 
 
+@pytest.mark.slow
 def test_a_run_is_over_after_its_limit() -> None:
     job = virtual_job("ocr", "rollouts", 0, {"group_size": 4, "prompts.per_iteration": 2})
     with scratch_folder() as folder:
@@ -96,6 +97,7 @@ def test_a_run_is_over_after_its_limit() -> None:
     assert len(run.iterations) < job.iterations
 
 
+@pytest.mark.slow
 def test_another_order_of_the_same_samples_gives_other_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
