@@ -80,8 +80,6 @@ class ConnectionTimings(_Ordered):
     """The thread of libzmq has so long to take the last messages before a socket closes."""
     linger_s: float = 0.5
     """A closing transport tries for so long to send what is queued."""
-    guard_period_s: float = 0.25
-    """Connections that hold back a part of a message are looked for so often."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "heartbeat_timeout_s > 2 * heartbeat_interval_s": "One ping may be late.",

@@ -92,8 +92,8 @@ class EmbeddingCache:
 
     def _checksum(self, path: Path) -> str:
         stat = path.stat()
-        signature = (os.fspath(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size)
-        signature += (stat.st_mtime_ns, stat.st_ctime_ns)
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        signature = (os.fspath(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size, *times)
         memo = self._folder / "files" / _digest(signature)
         with suppress(UnreadableFile):
             known = read_bytes(memo, most=_DIGEST_DIGITS).decode("ascii", errors="replace")
@@ -156,7 +156,7 @@ def _metadata(prompt: str, tensors: dict[str, Tensor]) -> dict[str, str]:
     checksum = 0
     for name in sorted(tensors):
         flat = tensors[name].contiguous().flatten().view(torch.uint8)
-        checksum = zlib.crc32(flat.numpy(), checksum)
+        checksum = zlib.crc32(flat.numpy().data, checksum)
     return {"prompt": prompt, "crc32": f"{checksum:08x}"}
 
 

@@ -241,7 +241,12 @@ def _errors_of(name: HubName) -> Iterator[None]:
     repository, revision = name
     where = "https://huggingface.co/" + repository
     # Their errors of connections are their HTTP library's, which changed between versions.
-    any_error = (OSError, *errors.HfHubHTTPError.__bases__, errors.EntryNotFoundError)
+    theirs = errors.HfHubHTTPError.__bases__
+    any_error: tuple[type[Exception], ...] = (
+        OSError,
+        *(kind for kind in theirs if issubclass(kind, Exception)),
+        errors.EntryNotFoundError,
+    )
     try:
         yield
     except errors.GatedRepoError as error:

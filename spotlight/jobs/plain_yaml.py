@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
-    def construct_scalar(self, node: yaml.Node) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
         halves = [each for each in value if "\ud800" <= each <= "\udfff"]
         _require(not halves, "this text has half of a character (a lone surrogate)", node)

@@ -166,4 +166,5 @@ def further_metrics(line: bytes) -> dict[str, float]:
 
 def decode_metrics(line: bytes) -> IterationMetrics | ValidationMetrics:
     """The record of a line that this Spotlight wrote; raises `msgspec.MsgspecError` for others."""
-    return _DECODER.decode(line)
+    record: IterationMetrics | ValidationMetrics = _DECODER.decode(line)
+    return record

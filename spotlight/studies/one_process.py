@@ -98,10 +98,8 @@ class OneProcess:
             size = settings.height, settings.width, settings.frames
             images = self._model.decode(samples.latents, *size)
             rewards = self._rewards(images, prompts)
-            weights = self._job.reward_weights
-            yield ScoredSamples(
-                samples, rewards, [weighted_mean(each, weights) for each in rewards]
-            )
+            shares = self._job.reward_weights
+            yield ScoredSamples(samples, rewards, [weighted_mean(each, shares) for each in rewards])
 
     def train(
         self,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from job_kit import STORE, ReachedAt, job
@@ -40,8 +42,9 @@ def journal_of(folder: RunFolder) -> JobJournal:
 
 def begun(folder: RunFolder) -> JobProgress:
     journal = journal_of(folder)
-    record = JobRecord(RunRecord(folder), "job", pytest.fail)
-    return JobProgress(job(), {}, journal=journal, record=record, settled=lambda _: None)
+    record = JobRecord(RunRecord(folder), "job", SimpleNamespace(fail=pytest.fail))
+    mirroring: Any = SimpleNamespace(take=lambda completed: None)
+    return JobProgress(job(), {}, journal=journal, record=record, mirroring=mirroring)
 
 
 async def test_an_iteration_is_on_record_before_it_counts(folder: RunFolder) -> None:

@@ -1,0 +1,42 @@
+"""How many files of the package the coordinator's process enters for one thing that it handles, in
+jobs and a session that faults disturb, as `spotlight chaos` runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.house.watching import watched
+from spotlight_simulation.addresses import address_of
+from spotlight_simulation.chaos import run_seed
+from spotlight_simulation.memory_cluster import COORDINATOR
+
+SEEDS = (0, 1, 2, 3, 4, 5, 6, 8)
+QUICK_SEEDS = (1, 3)
+"""One job, and one session."""
+
+
+class Entered:
+    """The most files that one turn of each name entered."""
+
+    def __init__(self) -> None:
+        self.by_message: dict[str, int] = {}
+        """By the class of the actor and the type of the message that it handled."""
+        self.by_call: dict[str, int] = {}
+        """By the class of the actor and the call that another part of its process had it make in a
+        turn of its own."""
+
+    def add(self, name: str, is_call: bool, files: int) -> None:
+        """One turn."""
+        most = self.by_call if is_call else self.by_message
+        most[name] = max(most.get(name, 0), files)
+
+
+def entered(seeds: Sequence[int]) -> Entered:
+    """What the seeds come to, together."""
+    most = Entered()
+    for seed in seeds:
+        with watched(address_of(COORDINATOR), turns=True) as watch:
+            run_seed(seed)
+        for turn in watch.turns:
+            most.add(turn.name, turn.is_call, len(turn.files))
+    return most
