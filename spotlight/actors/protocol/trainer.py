@@ -27,6 +27,8 @@ from spotlight.types import (
 MetricName = Annotated[str, msgspec.Meta(max_length=LONGEST_METRIC, pattern=NO_CONTROLS)]
 STATE = "state"
 """The folder of states of training in a store."""
+EXPORT = "export"
+"""The folder of exported files in a store."""
 
 
 def state_key(iteration: int, part: int = 0) -> str:
