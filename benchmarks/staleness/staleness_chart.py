@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from benchmarks.staleness.staleness_record import Comparison, StalenessRecord, write_result
 from spotlight.policies.exploration.rank_fidelity import Estimate
-from spotlight.studies.staleness_record import Comparison, StalenessRecord, write_result
 
 CHART = Path("studies") / "staleness.svg"
 """Inside the run folder."""
