@@ -57,7 +57,7 @@ class RealNumerics:
         """Those that may be trained on, each by itself, with the weights that made it."""
         self._updates: dict[str, Update] = {}
         self.images = 0
-        """So many were denoised and scored."""
+        """How many images were denoised and scored."""
         self._newest = fingerprints.initial_weights(job.seed)
         self._sampled_by = {self._newest}
         """Weights whose samples may be trained on next."""

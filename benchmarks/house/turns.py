@@ -20,10 +20,10 @@ class Entered:
 
     def __init__(self) -> None:
         self.by_message: dict[str, int] = {}
-        """By the class of the actor and the type of the message that it handled."""
+        """The most of each handler, by the class of the actor and the type of the message."""
         self.by_call: dict[str, int] = {}
-        """By the class of the actor and the call that another part of its process had it make in a
-        turn of its own."""
+        """The most of each call that another part of its process had an actor make in a turn of its
+        own, by the actor's class and the call."""
 
     def add(self, name: str, is_call: bool, files: int) -> None:
         """One turn."""

@@ -10,7 +10,7 @@ from benchmarks.staleness.staleness_record import Comparison, StalenessRecord, w
 from spotlight.policies.exploration.rank_fidelity import Estimate
 
 CHART = Path("studies") / "staleness.svg"
-"""Inside the run folder."""
+"""The chart's path inside the run folder."""
 
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 616, 80, 320

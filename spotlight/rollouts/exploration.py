@@ -51,7 +51,7 @@ class Exploration:
         )
         self._scored = [0] * len(self._prompts)
         self._asked: list[Candidate] = []
-        """By the index of the request."""
+        """What was asked for, by the index of the request."""
         self._outstanding = 0
         self._progress = asyncio.Event()
         self._stream = rollouts.stream(self._submit)

@@ -114,13 +114,13 @@ class NodeScheduler(Actor):
         self._pairs = {name: keys_for(name) for name in self._names()}
         """Keys of the workers. One that is started again has the same."""
         self._starts: dict[str, str] = {}
-        """By which the processes that run are known, by worker."""
+        """What each process that runs was handed at its start, and is known by; by worker."""
         self._accelerators: dict[str, dict[str, str]] = {}
         """What the environment says of them, by worker."""
         self._lives = WorkerLives(self._names(), timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
-        """That of the latest plan, with its spec."""
+        """The job of the latest plan, with its spec."""
         self._weights = WeightsCopies(self, store, self._on_files, timings.weights)
         self._checkpoint = CheckpointFiles(self, store, self._on_files, timings)
         self._grouping = Grouping(

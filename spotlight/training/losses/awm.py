@@ -14,7 +14,7 @@ from spotlight.training.losses.rows import Noised
 from spotlight.training.losses.surrogate import clipped_surrogate
 
 _CLIP_RANGE = 1.0
-"""Of the authors' recipes: it hardly ever stops anything."""
+"""The value of the authors' recipes: it hardly ever stops anything."""
 _POWER = 0.25
 _TINY = 1e-10
 

@@ -45,7 +45,7 @@ class OpenConnections:
         self._turned_away = turned_away
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, None] = {}
-        """In the order in which they came."""
+        """Those that wait, in the order in which they came."""
         self._guests: dict[int, None] = {}
         """The one that has been silent for the longest time comes first."""
         self._leaving: dict[int, asyncio.TimerHandle] = {}
