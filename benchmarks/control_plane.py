@@ -61,8 +61,8 @@ from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.running.client import connect
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
 from spotlight.store.journal import Journal

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from benchmarks.control_plane_farm import offer
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Completed, HeldLease, Pull
-from spotlight.policies.dispatch.instructions import GrantLease, Instruction, RequestsFinished
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import GrantLease, Instruction, RequestsFinished
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.types import Request, RequestId, SamplingSettings
 

@@ -32,7 +32,7 @@ import yaml
 
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 from spotlight_simulation.pipeline_comparison import Case, Difference, compare
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 

@@ -289,7 +289,7 @@ def _job(base: Path, iterations: int) -> JobSpec:
             "iterations": iterations,
             "group_size": 8,
             "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "nft_times": 2},
+            "training": {"micro_batch": 4, "options": {"times": 2}},
             "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
             "validation": {"seeds": 1, "every": 2},
         }

@@ -8,11 +8,11 @@ import time
 from collections import defaultdict
 
 from benchmarks.preemption_bound import Saved
-from spotlight.policies.dispatch.events import CommittedBatch, Report
-from spotlight.policies.dispatch.instructions import Instruction
-from spotlight.policies.dispatch.pace import Pace, Profile
-from spotlight.policies.dispatch.table import RequestTable
-from spotlight.policies.dispatch.takers import Taker
+from spotlight.policies.requests.events import CommittedBatch, Report
+from spotlight.policies.requests.instructions import Instruction
+from spotlight.policies.requests.pace import Pace, Profile
+from spotlight.policies.requests.rows import Taker
+from spotlight.policies.requests.table import RequestTable
 from spotlight.types import SamplingSettings
 
 

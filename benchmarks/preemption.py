@@ -33,7 +33,7 @@ from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
-from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.requests.rows import Lease
 from spotlight.types import Request, SamplingSettings
 
 NODES = 3

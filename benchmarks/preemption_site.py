@@ -40,14 +40,15 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.rows import Lease
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
+from spotlight_simulation.quiet_owner import QuietOwner
 
 LIMIT_S = 300.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
@@ -186,13 +187,9 @@ class Site:
         self.system = _system("coordinator")
         await self.system.start()
         dispatcher = Dispatcher(
-            table=self.table,
-            journal=JobJournal(self._journal, self.store, _fail),
-            ended=self._note,
-            discard=lambda bundle: self.store.delete(bundle.key),
-            record=lambda event, **fields: None,
-            backlog_changed=lambda: None,
-            end_worker=lambda end: None,
+            QuietOwner(self.store, self._note),
+            self.table,
+            JobJournal(self._journal, self.store, _fail),
         )
         dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
         self.requests = dispatcher.queue

@@ -149,7 +149,7 @@ def make_job(folder: Path, ranks: int, iterations: int) -> Path:
         "iterations": iterations,
         "group_size": 4,
         "checkpoint_every": 3,
-        "training": {"micro_batch": 4, "nft_times": 2, "ranks": ranks},
+        "training": {"micro_batch": 4, "options": {"times": 2}, "ranks": ranks},
         "exploration": {"budget": "fixed", "candidates": 2},
         "validation": {"seeds": 1, "every": iterations},
         "pools": {"reserved": {"nodes": 2, "workers": 1}, "spot": {"nodes": 1, "workers": 1}},

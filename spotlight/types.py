@@ -167,6 +167,15 @@ class Commit(Record, frozen=True):
     row: int
 
 
+class TrainingSample(Record, frozen=True):
+    """One sample of a training batch."""
+
+    prompt: str
+    bundle: BundleOffer
+    row: int
+    advantage: float
+
+
 class Result(Record, frozen=True):
     """A denoised and scored request."""
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spotlight.actors.protocol import CommitSteps, Completed, Grant
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 from spotlight_simulation.history import History
 
 _DONE = 1 << 30

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 
 _REQUESTS = "request/"
 

@@ -9,7 +9,7 @@ import msgspec
 
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
-from spotlight.jobs.losses import LOSSES, replays
+from spotlight.jobs.losses import LOSSES, noised_options, replays
 from spotlight_simulation.fake_hardware import HardwareTimes
 
 
@@ -71,7 +71,7 @@ def _rows_of_a_sample(job: JobSpec) -> int:
     facts = LOSSES.get(job.training.loss)
     if facts is not None and replays(facts.samplers):
         return job.sampler.window.length
-    return job.training.trained_times
+    return noised_options(job.training).trained_times
 
 
 def load_profile(path: Path) -> Profile:

@@ -30,7 +30,7 @@ def small_job(**changes: Any) -> JobSpec:
         },
         "sampler": {"height": 16, "width": 48, "steps": 2, "micro_batch": 4},
         "group_size": 2,
-        "training": {"micro_batch": 4, "nft_times": 1, "updates_per_iteration": 2},
+        "training": {"micro_batch": 4, "options": {"times": 1}, "updates_per_iteration": 2},
     }
     for section, value in changes.items():
         if isinstance(value, dict):

@@ -22,7 +22,7 @@ def _other_sampler(job: JobSpec) -> dict[str, Any]:
 TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "no-warm-up": lambda job: {"training.warmup_updates": 0},
     "shorter-memory": lambda job: {"training.adam_betas": [0.9, 0.99]},
-    "all-flow-times": lambda job: {"training.nft_noisiest": 1.0},
+    "all-flow-times": lambda job: {"training.options.noisiest": 1.0},
     "half-the-samples": lambda job: {
         "prompts.per_iteration": job.prompts.per_iteration // 2,
         "iterations": MOST_ITERATIONS,  # which end sooner

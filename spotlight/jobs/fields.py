@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from spotlight.files import path_problem
@@ -42,6 +44,15 @@ MOST_WORKERS = 1024
 """On this machine: each is a process."""
 
 
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+"""Of one part of a loss."""
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+"""Of an average that follows something."""
+Threads = Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
+GuidanceScale = Annotated[float, msgspec.Meta(ge=1, extra={"hint": "1 means no guidance"})]
+
+
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One section of a job."""
 
@@ -50,13 +61,6 @@ def require(condition: bool, field: str, problem: str) -> None:
     """Raise a `ValueError` that `load_job` turns into a `JobError` with the full path."""
     if not condition:
         raise ValueError(f"{field}|{problem}")
-
-
-def require_at_most(section: Section, most: int, *fields: str) -> None:
-    for field in fields:
-        value = getattr(section, field)
-        if value is not None:
-            require(value <= most, field, f"must be at most {most:,}, not {value:,}")
 
 
 def require_path(field: str, value: str) -> None:

@@ -6,14 +6,16 @@ A field's docstring ends with its unit in square brackets, where it has one.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.jobs.fields import (
+    LONGEST_SCORING_S,
     MOST_IN_BATCH,
     MOST_REPEATS,
     Section,
     require,
-    require_at_most,
     require_path,
 )
 
@@ -34,12 +36,12 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
     image_format: Literal["png", "webp"] = "png"
     """File format of the images that are sent. Both are lossless; `webp` is smaller and takes
     longer."""
-    attempts: int = 4
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """How often a request is sent before its images count as not scored. It is sent again after no
     connection, no answer in time, and status 408, 425, 429 and 5xx. [tries]"""
-    timeout_s: float = 60.0
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_SCORING_S)] = 60.0
     """Time limit of one try, from connecting to the last byte of the answer. [seconds]"""
-    concurrency: int = 4
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 4
     """How many requests of one worker may be open at the same time. [requests]"""
     secret: str | None = None
     """The name of a secret which the operator of every node that scores has named for this server
@@ -62,11 +64,6 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
             "url",
             "must begin with `http://` or `https://` and name a host",
         )
-        for field in ("attempts", "concurrency"):
-            require(getattr(self, field) >= 1, field, "must be at least 1")
-        require(0 < self.timeout_s <= 86_400, "timeout_s", "must be positive, and at most a day")
-        require_at_most(self, MOST_REPEATS, "attempts")
-        require_at_most(self, MOST_IN_BATCH, "concurrency")
         sources = (self.secret, self.authorization_file, self.authorization_variable)
         require(
             sum(source is not None for source in sources) <= 1,
@@ -94,13 +91,8 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
 class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
     """A scorer that is reached over HTTP, in its own environment or on its own machine."""
 
-    images_per_request: int = 8
+    images_per_request: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 8
     """At most so many images in one request. [images]"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.images_per_request >= 1, "images_per_request", "must be at least 1")
-        require_at_most(self, MOST_IN_BATCH, "images_per_request")
 
 
 class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
@@ -112,7 +104,7 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
     formula: Literal["ocr", "rubric"] = "ocr"
     """What the model is asked for. With `ocr` it reads the text, which is compared as by the `ocr`
     reward; with `rubric` it gives a grade within the reward's `range`."""
-    rubric: str = ""
+    rubric: Annotated[str, msgspec.Meta(max_length=LONGEST_RUBRIC)] = ""
     """What the model should look at, in your words; Spotlight adds the prompt and the scale."""
 
     def __post_init__(self) -> None:
@@ -124,9 +116,4 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
             "say what the model should look at"
             if self.formula == "rubric"
             else "is only used with `formula: rubric`; remove it, or set that formula",
-        )
-        require(
-            len(self.rubric) <= LONGEST_RUBRIC,
-            "rubric",
-            f"must have at most {LONGEST_RUBRIC:,} characters, not {len(self.rubric):,}",
         )

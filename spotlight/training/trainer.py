@@ -30,7 +30,7 @@ from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.ema import Ema
 from spotlight.training.forwards import Forwards
 from spotlight.training.learning_rates import learning_rates
-from spotlight.training.losses import Terms, Velocities, build_loss
+from spotlight.training.losses import NoisedOptions, Terms, Velocities, build_loss
 from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.weights import FlatWeights, Rows
 from spotlight.transport.collectives import Group
@@ -75,11 +75,11 @@ class Trainer:
         self._training = training
         self._sampler = sampler
         self._seed = seed
-        self._shares_noise = training.nft_shared_noise
         self._rank = rank
         self._world = world
         self._group = group
-        self._loss = build_loss(model, training, sampler, reuse=reuse)
+        self._loss, options = build_loss(model, training, sampler, reuse=reuse)
+        self._shares_noise = isinstance(options, NoisedOptions) and options.shared_noise
         model.checkpoint_activations(training.activation_checkpointing)
         offloaded = training.cpu_offload
         self._weights = (

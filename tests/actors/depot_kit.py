@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 from job_kit import STORE, Recorder, offer, recorder, settle
 from msgspec import structs
@@ -88,7 +89,9 @@ class Depot:
         system = await self.cluster.system("coordinator")
         await system.spawn(lambda: self.runner, "runner")
         self.team = TrainerTeam(self.runner, self.spec, "job-1", 7, answer_limit_s=5.0)
-        self.record = JobRecord(RunRecord(self.folder), "job", self.failures.append)
+        self.record = JobRecord(
+            RunRecord(self.folder), "job", SimpleNamespace(fail=self.failures.append)
+        )
         self.journal = JobJournal(
             self.folder.journal, self.store, lambda error: self.record.stop_for(error)
         )

@@ -45,15 +45,16 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
+from spotlight_simulation.quiet_owner import QuietOwner
 
 WORKERS = 3
 TOLERANCE = 1e-3
@@ -243,13 +244,9 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
 
     try:
         dispatcher = Dispatcher(
-            table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
-            journal=JobJournal(journal, sink_store, fail),
-            ended=lambda ended: site.coordinator.note(ended),
-            discard=lambda bundle: sink_store.delete(bundle.key),
-            record=lambda event, **fields: None,
-            backlog_changed=lambda: None,
-            end_worker=lambda end: None,
+            QuietOwner(sink_store, lambda ended: site.coordinator.note(ended)),
+            RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
+            JobJournal(journal, sink_store, fail),
         )
         dispatcher_ref = await site.system.spawn(lambda: dispatcher, "dispatcher")
         runner = await site.system.spawn(_Runner, "runner")

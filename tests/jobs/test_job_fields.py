@@ -134,6 +134,8 @@ def test_a_value_of_the_wrong_type_is_named_with_its_path(
 
 
 def test_an_item_of_a_list_is_named_by_its_place() -> None:
+    betas = problem_of(with_field("training.adam_betas", [0.9, 1.0]))
+    assert str(betas) == "training.adam_betas[1]: must be below 1, not 1"
     assert problem_of(with_field("model.lora.targets", ["to_q", 3])).path == "model.lora.targets[1]"
 
 
@@ -174,26 +176,25 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("training.ranks", 0),
         ("training.updates_per_iteration", 0),
         ("training.micro_batch", 0),
-        ("training.nft_times", 0),
-        ("training.nft_noisiest", 0.0),
-        ("training.nft_noisiest", 1.01),
+        ("training.options.times", 0),
+        ("training.options.noisiest", 0.0),
+        ("training.options.noisiest", 1.01),
         ("training.learning_rate", 0.0),
         ("training.gradient_clip", 0.0),
         ("training.advantage_clip", -1.0),
         ("model.negative_prompt", "a\0b"),
         ("model.negative_prompt", "a\u2028b"),
-        ("training.nft_strength", 0.0),
-        ("training.clip_range", 0.0),
+        ("training.options.strength", 0.0),
+        ("training.options", {"strength": 0.0}),
         ("training.ema_decay", 1.0),
         ("training.rollout_decay", -0.1),
         ("training.rollout_decay_after", -1),
         ("training.rollout_decay_growth", 0.0),
-        ("training.awm_kl", -0.1),
+        ("training.options.old_kl", -0.1),
         ("training.weight_decay", -0.1),
         ("training.kl", -0.1),
         ("training.warmup_updates", -1),
         ("training.warmup_updates", 80),
-        ("training.adam_betas", [0.9, 1.0]),
         ("exploration.candidates", 0),
         ("exploration.preview_steps", 0),
         ("exploration.prompt_pool", 0),
@@ -220,7 +221,7 @@ def test_a_value_out_of_bounds_is_named(path: str, value: object) -> None:
         ("sampler.guidance", 1),
         ("sampler.window.latest", 2),
         ("training.ema_decay", 0.0),
-        ("training.nft_noisiest", 1e-9),
+        ("training.options.noisiest", 1e-9),
         ("training.warmup_updates", 79),
         ("pools.spot.nodes", 0),
     ],
@@ -249,7 +250,7 @@ def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
         ("sampler.degree", 1024),
         ("scoring.attempts", 1000),
         ("training.micro_batch", 4096),
-        ("training.nft_times", 1000),
+        ("training.options.times", 1000),
         ("exploration.candidates", 1000),
         ("exploration.preview_steps", 8),
         ("exploration.probes", 262_144),

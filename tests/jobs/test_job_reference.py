@@ -10,6 +10,7 @@ from typing import get_args, get_origin, get_type_hints
 import msgspec
 
 from spotlight.jobs import JobSpec
+from spotlight.jobs.losses import LOSSES, LossFacts
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "job-reference.md"
@@ -27,8 +28,13 @@ def test_every_field_has_a_row_and_a_meaning() -> None:
         if line.startswith("| `"):
             path, *_, meaning, _ = line.replace("\\|", "/").split("|")[1:]
             rows[path.strip().strip("`")] = meaning.strip()
-    assert set(rows) == set(_leaves(JobSpec, ""))
+    options = {f"training.options.{name}" for loss in LOSSES.values() for name in _fields(loss)}
+    assert set(rows) == {*_leaves(JobSpec, ""), *options}
     assert all(rows.values()), [path for path, meaning in rows.items() if not meaning]
+
+
+def _fields(loss: LossFacts) -> tuple[str, ...]:
+    return loss.options.__struct_fields__
 
 
 def _leaves(spec: type, prefix: str) -> list[str]:

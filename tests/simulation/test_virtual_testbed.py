@@ -22,7 +22,7 @@ SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "vali
 
 UNTUNED = {
     "training.warmup_updates": 0,
-    "training.nft_noisiest": 1.0,
+    "training.options.noisiest": 1.0,
     "sampler.steps": 8,
 }
 """Jobs are shorter than a warm-up, and have as many steps and rows as the profile's."""
@@ -30,7 +30,7 @@ UNTUNED = {
 FEW = {"prompts.per_iteration": 2, "group_size": 4}
 """Samples, where it does not matter how many."""
 
-QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.nft_times": 1}
+QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.options.times": 1}
 """To compute; on the test-bed its training is as short."""
 
 

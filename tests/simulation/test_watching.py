@@ -12,7 +12,7 @@ import structlog
 from history_kit import is_found
 
 from spotlight.actors.protocol import CommitSteps, Receipt, ReturnLease
-from spotlight.policies.dispatch.leases import Leases
+from spotlight.policies.requests.matching import Leases
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ActorRef, Envelope, Kind, encode_message
 from spotlight.types import BundleOffer, StoreEndpoint

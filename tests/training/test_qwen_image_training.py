@@ -12,7 +12,7 @@ SAMPLER = SamplerSpec(height=16, width=16, steps=5, micro_batch=4)
 NOISY = msgspec.structs.replace(
     SAMPLER, kind="flow_sde", window=WindowSpec(length=2, earliest=0, latest=3)
 )
-TRAINING = TrainingSpec(micro_batch=8, nft_times=2)
+TRAINING = TrainingSpec(micro_batch=8, options={"times": 2})
 
 
 def batch_of(model, sampler, start=0):

@@ -28,7 +28,7 @@ from spotlight.actors.protocol import (
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.jobs import WorkSpec
-from spotlight.policies.dispatch.instructions import EndWorker
+from spotlight.policies.requests.instructions import EndWorker
 
 SENT_AT_ONCE = 64
 """So many plans are sent in one turn of the loop: 3 ms."""

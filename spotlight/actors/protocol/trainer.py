@@ -15,7 +15,14 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import LONGEST_METRIC, NO_CONTROLS, BundleOffer, Record, StoreEndpoint
+from spotlight.types import (
+    LONGEST_METRIC,
+    NO_CONTROLS,
+    BundleOffer,
+    Record,
+    StoreEndpoint,
+    TrainingSample,
+)
 
 MetricName = Annotated[str, msgspec.Meta(max_length=LONGEST_METRIC, pattern=NO_CONTROLS)]
 STATE = "state"
@@ -66,15 +73,6 @@ class GetTrainer(Message, frozen=True):
     """
 
     job_id: str
-
-
-class TrainingSample(Record, frozen=True):
-    """One sample of a training batch."""
-
-    prompt: str
-    bundle: BundleOffer
-    row: int
-    advantage: float
 
 
 class Publish(Message, frozen=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class LossSetup:
     """The job's section `sampler`."""
     sigmas: Tensor
     """[steps + 1] float32: the flow times of a rollout, from 1 down to 0."""
+    options: Any
+    """What the job's `training.options` say, as the `Options` of the loss."""
     reuse: bool = False
     """The job's `exploration.reuse`: samples may be one iteration older than the weights."""
 

@@ -14,7 +14,7 @@ from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
-from spotlight.policies.dispatch.matching import Backlog
+from spotlight.policies.requests.matching import Backlog
 from spotlight.policies.step_times import StepTimes
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 

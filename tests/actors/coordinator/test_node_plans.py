@@ -22,7 +22,7 @@ from spotlight.actors.protocol import (
     WeightsOffer,
     WorkerRefs,
 )
-from spotlight.policies.dispatch.instructions import EndWorker
+from spotlight.policies.requests.instructions import EndWorker
 
 pytestmark = pytest.mark.virtual_time
 

@@ -28,7 +28,7 @@ SMALL = {
     "prompts.per_iteration": 2,
     "validation.seeds": 1,
     "sampler.steps": 2,
-    "training.nft_times": 1,
+    "training.options.times": 1,
     "training.warmup_updates": 0,
 }
 

@@ -52,7 +52,7 @@ def variant(modules, name: str, **methods: str) -> str:
 
 
 def build(loss: str, sampler=SAMPLER) -> Trainer:
-    training = msgspec.structs.replace(NFT, loss=loss)
+    training = msgspec.structs.replace(NFT, loss=loss, options={"times": 2})
     return Trainer(FakeModel(), training, sampler, seed=0)
 
 

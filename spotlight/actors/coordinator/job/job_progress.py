@@ -5,12 +5,13 @@ What a kill must not undo is in the journal when a call returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
 from spotlight.actors.coordinator.job.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.job.job_record import JobRecord
+from spotlight.actors.coordinator.job.mirroring import Mirroring
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal, SavedProgress
 from spotlight.actors.coordinator.tenant.request_plans import unexplored
 from spotlight.jobs import JobSpec
@@ -27,8 +28,7 @@ class JobProgress:
 
     Args:
         categories: of training prompts.
-        settled: called with the iterations of the checkpoint, when the run can be gone on with from
-            there.
+        mirroring: copies the run when it can be gone on with from a checkpoint.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class JobProgress:
         *,
         journal: JobJournal,
         record: JobRecord,
-        settled: Callable[[int], None],
+        mirroring: Mirroring,
     ) -> None:
-        self._settled = settled
+        self._mirroring = mirroring
         self._job = job
         self._categories = categories
         self._journal = journal
@@ -109,7 +109,7 @@ class JobProgress:
         completed, validated = self.saved.completed, self.saved.validated
         self._record.write(lambda: self._record.run.rewind(completed, validated))
         self._record.write(lambda: self._journal.records_follow(self.saved))
-        self._settled(self.committed)
+        self._mirroring.take(self.committed)
 
     def open_metrics(self, iteration: int) -> IterationMetrics:
         """The metrics of that iteration, which are new ones for a new iteration."""
@@ -171,7 +171,7 @@ class JobProgress:
         self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
         last = self._job.keep_checkpoints
         self._record.write(lambda: self._record.run.keep_checkpoints(completed, last=last))
-        self._settled(completed)
+        self._mirroring.take(completed)
 
     def _save(self) -> None:
         self._record.write(lambda: self._journal.save_progress(self.saved))

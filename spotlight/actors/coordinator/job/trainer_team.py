@@ -23,14 +23,13 @@ from spotlight.actors.protocol import (
     StateParts,
     Train,
     TrainerReport,
-    TrainingSample,
 )
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import BundleOffer, StoreEndpoint, TrainingSample
 
 Order = Literal["start", "train", "publish", "save", "export"]
 Stores = tuple[StoreEndpoint, ...]

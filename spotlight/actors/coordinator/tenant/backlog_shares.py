@@ -13,8 +13,8 @@ from typing import Literal
 from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, DemandClass, NodeReport
-from spotlight.policies.dispatch.matching import Backlog, micro_batches
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.matching import Backlog, micro_batches
+from spotlight.policies.requests.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.types import RequestKind, SamplingSettings
 

@@ -21,12 +21,12 @@ from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.tenant.roster import Rank
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
-from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
 from spotlight.transport.tensors import ArtifactStore
