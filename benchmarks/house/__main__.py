@@ -13,9 +13,10 @@ Of simulated jobs and a session (`spotlight chaos`), and of one simulated job wi
 is called `..._by_...`, `files_entered` or `walked` is in the line of JSON alone:
 
 - `files_most`: most files that the coordinator's process enters while one of its actors handles one
-  message; `files_most_handler` says which, `files_entered` are its files, and `files_by_handler` has
-  all handlers. Tasks that a handler leaves behind do not count. `files_most_call` and `files_by_call` are the same of calls that actors make
-  in a turn of their own, for other parts of their process; a start of a job is one.
+  message; `files_most_handler` says which, `files_entered` are its files, `files_by_handler` has
+  all handlers. Tasks that a handler leaves behind do not count. `files_most_call` and
+  `files_by_call` are the same of calls that actors make in a turn of their own, for other parts of
+  their process; a start of a job is one.
 - `seed_to_gradient`, `notice_to_commit`, `weights_to_member`: messages in a row from the grant of a
   request to the order to train on its sample, from a user's notice to the receipt of the commit
   that it causes, and from a trainer's report of weights to a member's that it has them; `walks` has
