@@ -38,7 +38,7 @@ class WindowSpec(Section, frozen=True, kw_only=True):
     iteration. `sliding` starts at `earliest`, moves later and later, and then returns to
     `earliest`."""
     stride: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)] = 1
-    """By how much a sliding window moves. [steps]"""
+    """How far a sliding window moves. [steps]"""
     slide_every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 25
     """How long a sliding window stays. [iterations]"""
 
