@@ -78,9 +78,9 @@ _WORKERS = 8
 _FARMS = 4
 _GROUP_SIZE = 32
 _REPORTS_PER_S = 2000.0
-"""As many as 8,000 workers send that report every four seconds."""
+"""Reports in a second: as many as 8,000 workers send every four seconds."""
 _GRANTS = 5000
-"""So many are timed, if so much waits."""
+"""How many grants are timed, if so much waits."""
 _LIMIT_S = 480.0
 
 
@@ -98,7 +98,7 @@ class _Extent:
     rounds: int
     """Pairs, with and without keys."""
     asks: int
-    """In each; of tells ten times as many."""
+    """Asks in each measurement; of tells there are ten times as many."""
     handshakes: int
 
 

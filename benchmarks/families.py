@@ -65,7 +65,7 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
 }
 """Sizes, guidance and changes of the scheduler; sizes are odd numbers of patches too."""
 FIRST_ORDER = {"solver_order": 1, "disable_corrector": list(range(1000))}
-"""Of UniPC, whose first order is Euler's step."""
+"""What makes UniPC first order, which is Euler's step."""
 
 
 def make_checkpoint(name: str, folder: Path) -> None:

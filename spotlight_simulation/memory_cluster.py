@@ -109,7 +109,7 @@ class Cluster:
         self._specs = {node.name: node for node in self.nodes}
         self._users: dict[str, TokenRole] = {USER: "operator"}
         self._keys: KeyRing | None = None
-        """Of the latest coordinator."""
+        """The keys of the latest coordinator."""
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
         self.cloud = FakeCloud(self.hardware.timings.departure.outlived_after_s)

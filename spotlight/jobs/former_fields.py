@@ -67,7 +67,8 @@ FORMER: Mapping[str, Former] = {
         " `on_failure` under `scoring`, and name files of metadata as `prompts`",
     ),
 }
-"""By path; an item of a list has none. A row is never removed: run folders live for years."""
+"""The former fields by path; an item of a list has none. A row is never removed: run folders live
+for years."""
 
 
 def brought_up(data: Mapping[str, Any], former: Mapping[str, Former] = FORMER) -> dict[str, Any]:

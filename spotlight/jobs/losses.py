@@ -101,9 +101,9 @@ class LossFacts(NamedTuple):
     """One loss in the box."""
 
     title: str
-    """As reports call it."""
+    """The name that reports have for it."""
     target: str
-    """`module:Class`."""
+    """The class, as `module:Class`."""
     samplers: tuple[SamplerKind, ...]
     """Whose samples it can train on."""
     options: type[LossOptions]

@@ -20,11 +20,11 @@ from spotlight.jobs.fields import (
 )
 
 LONGEST_URL = 2000
-"""Characters."""
+"""Most characters of a URL."""
 _URL = re.compile(r"(https?)://(\[[0-9A-Za-z:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?([/?][^\s#]*)?")
 _PORTS = {"http": 80, "https": 443}
 LONGEST_RUBRIC = 20_000
-"""Characters."""
+"""Most characters of a rubric."""
 
 
 class EndpointSpec(Section, frozen=True, kw_only=True):

@@ -118,7 +118,7 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     rollout, previews are the samples themselves: the chosen ones are trained on, none is denoised
     twice, and no choice of seeds is better."""
     candidates: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
-    """At most so many previews per kept seed. [previews]"""
+    """Most previews per kept seed. [previews]"""
     prompt_pool: int = 1
     """How many times as many prompts may be explored as an iteration trains on. They share the
     iteration's previews, and training takes the prompts whose kept seeds contrast most. With

@@ -44,7 +44,7 @@ class WorkSpec(Section, frozen=True, kw_only=True):
     """What workers must know to denoise and score, for a job or for another program's loop."""
 
     model: ModelSpec
-    """What denoises."""
+    """The model that denoises."""
     sampler: SamplerSpec
     """How; a request may take other steps."""
     rewards: tuple[RewardSpec, ...] = ()

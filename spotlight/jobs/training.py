@@ -78,8 +78,8 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     rollout_decay_after: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Optimizer steps for which `d` stays 0. It is for DiffusionNFT's recipe for OCR. [steps]"""
     rollout_decay_growth: Positive | None = None
-    """By how much `d` grows with each further optimizer step, up to `rollout_decay`; when absent,
-    `d` is `rollout_decay` at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
+    """How much `d` grows with each further optimizer step, up to `rollout_decay`; when absent, `d`
+    is `rollout_decay` at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
     kl: Weight = 0.0
     """Weight of the distance to the initial weights; 0 keeps no reference model. It is for jobs
     that must stay near the checkpoint, such as those of AWM's authors."""

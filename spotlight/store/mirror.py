@@ -44,7 +44,7 @@ class MirroredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the run folder."""
 
     path: str
-    """Inside the run folder."""
+    """The path inside the run folder."""
     nbytes: int
     sha256: str
 
@@ -69,7 +69,7 @@ class Uploaded:
     files: int
     """Files that were not there yet."""
     nbytes: int
-    """Of these."""
+    """Bytes of these files."""
 
 
 class Snapshot:
@@ -155,7 +155,7 @@ class Mirror:
         self._there: dict[str, int] | None = None
         """Sizes by checksum; None as long as nobody has looked."""
         self._checksums: dict[tuple[int, int, int, int], str] = {}
-        """Of large files, by what tells whether they have changed."""
+        """The checksums of large files, by what tells whether they have changed."""
 
     def upload(self, snapshot: Snapshot) -> Uploaded:
         """Copy what is missing, then replace the manifest, then remove what it does not name.

@@ -15,7 +15,7 @@ from spotlight_simulation.chaos import scratch_folder
 from spotlight_simulation.numerics import Fingerprints
 from spotlight_simulation.profile import load_profile
 from spotlight_simulation.real_numerics import RealNumerics
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 
 SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "validation.every": 2}
 """A micro-batch for each GPU."""
@@ -131,4 +131,4 @@ def test_a_job_that_fails_is_an_error_with_its_reason() -> None:
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs no recogniser."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())

@@ -30,7 +30,7 @@ class SavedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: ActorRef
     work: WorkSpec
     token: str
-    """Of the session's store."""
+    """The token of the session's store."""
     owner: str
     """Whose it is: the id of a submitter's join token, or the operators'."""
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from benchmarks.staleness.staleness_record import Comparison, StalenessRecord, write_result
 from spotlight.policies.exploration.rank_fidelity import Estimate
-from spotlight.studies.staleness_record import Comparison, StalenessRecord, write_result
 
 CHART = Path("studies") / "staleness.svg"
-"""Inside the run folder."""
+"""The chart's path inside the run folder."""
 
 _WIDTH, _HEIGHT = 640, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 616, 80, 320

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from spotlight.studies.staleness_plan import StalenessPlan, plan_staleness
-
-from .small_run import Brightness, write_run
+from benchmarks.staleness.staleness_plan import StalenessPlan, plan_staleness
+from tests.small_run import Brightness, write_run
 
 
 @pytest.fixture
@@ -22,7 +21,7 @@ def run(tmp_path: Path) -> Path:
 def brightness(monkeypatch: pytest.MonkeyPatch) -> Brightness:
     """Is what every study scores with."""
     scorer = Brightness()
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: scorer)
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: scorer)
     return scorer
 
 

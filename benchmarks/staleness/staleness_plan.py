@@ -25,10 +25,10 @@ class StalenessPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The run folder."""
     job: JobSpec
     checkpoint: str
-    """From which training goes on; empty for the job's initial weights."""
+    """The checkpoint from which training goes on; empty for the job's initial weights."""
     prompts: tuple[str, ...]
     seeds: tuple[tuple[int, ...], ...]
-    """Of every prompt."""
+    """The seeds of every prompt."""
     lags: tuple[int, ...]
     """Iterations between two weights, ascending, above 0. As many as the last are trained."""
     seed: int

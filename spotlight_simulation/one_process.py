@@ -38,7 +38,7 @@ class ScoredSamples:
 
     batch: SampleBatch
     rewards: list[tuple[float, ...]]
-    """Of each sample one of each reward."""
+    """The rewards of each sample, one of each that the job names."""
     scores: list[float]
     """The mean of these by their weights."""
 

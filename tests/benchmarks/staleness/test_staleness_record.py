@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from spotlight.studies.staleness_record import Scoring, compare
+from benchmarks.staleness.staleness_record import Scoring, compare
 
 SEEDS = [range(24)] * 12
 

@@ -1,26 +1,52 @@
-"""`spotlight study`: experiments on runs, each a process of its own, and what they found."""
+"""Does the ranking of seeds survive updates? `python -m benchmarks.staleness RUN` measures it on a
+run, prints what it found as a table, and leaves it in the run folder; see docs/staleness.md.
+"""
 
 from __future__ import annotations
 
+import logging
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.cli.processes import run_in_process
+from benchmarks.staleness.staleness_plan import plan_staleness
+from benchmarks.staleness.staleness_record import Comparison, StalenessRecord, read_record
+from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.cli.lines import one_line
+from spotlight.errors import SpotlightError, UserError
+from spotlight.process_start import standard_streams
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from spotlight.policies.exploration.rank_fidelity import Estimate
-    from spotlight.studies.staleness_record import Comparison, StalenessRecord
 
-study = typer.Typer(
-    help="Measure on a run whether Spotlight's assumptions hold.", no_args_is_help=True
-)
+_CANCELLED = 130
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@study.command()
+def main() -> None:
+    """Run the command. What the user can mend, and a study that fails, is one line on standard
+    error and exit code 2 or 1."""
+    with standard_streams("staleness"):
+        log_as_json_lines(logging.ERROR)
+        try:
+            app()
+        except UserError as error:
+            _fail(error, error.exit_code)
+        except SpotlightError as error:
+            _fail(error, 1)
+
+
+def _fail(error: SpotlightError, code: int) -> None:
+    sys.stderr.write(f"staleness: {one_line(error)}\n")
+    sys.exit(code)
+
+
+@app.command()
 def staleness(
     run: Annotated[Path, typer.Argument(help="Run folder.")],
     seeds: Annotated[
@@ -41,18 +67,23 @@ def staleness(
 
     from spotlight.preflight.checkpoint_facts import inspect_checkpoint
     from spotlight.preflight.checks import check_packages
-    from spotlight.studies.staleness_plan import plan_staleness
 
     plan = plan_staleness(run.resolve(), seeds=seeds, prompts=prompts, lags=lags, seed=seed)
     check_packages(plan.job, inspect_checkpoint(plan.job.model))
-    from spotlight.studies.staleness_record import read_record
+    from benchmarks.staleness.study import run_study  # torch: not for what is refused
 
-    code = run_in_process("spotlight.studies.staleness", plan, "the study")
-    if code:
-        raise typer.Exit(code)
+    try:
+        run_study(plan, _say)
+    except KeyboardInterrupt:
+        raise typer.Exit(_CANCELLED) from None
     console = Console()
     console.print(results(read_record(Path(plan.run))))
     console.print(f"results: {Path(plan.run) / 'studies'}", soft_wrap=True, markup=False)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def results(record: StalenessRecord) -> RenderableType:
@@ -116,3 +147,7 @@ def _estimate(estimate: Estimate) -> str:
         return _value(estimate)
     low, high = estimate.interval
     return f"{_value(estimate)} [{low:.2f}, {high:.2f}]"
+
+
+if __name__ == "__main__":
+    main()

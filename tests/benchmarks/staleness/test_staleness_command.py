@@ -1,4 +1,4 @@
-"""`spotlight study`: the command, its table, and one clear line for what does not fit."""
+"""`python -m benchmarks.staleness`: the command, its table, and one line for what does not fit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ import torch
 from rich.console import Console
 from safetensors.torch import save_file
 
-from spotlight.cli.app import main
-from spotlight.cli.study import results
+from benchmarks.staleness.__main__ import main, results
+from benchmarks.staleness.staleness_record import Scoring, StalenessRecord, compare
 from spotlight.policies.exploration.rank_fidelity import Estimate
-from spotlight.studies.staleness_record import Scoring, StalenessRecord, compare
-from tests.studies.small_run import write_run
+from tests.small_run import write_run
 
 LIMIT_S = 200.0
 
@@ -39,9 +38,9 @@ def run(tmp_path: Path) -> Path:
     return write_run(tmp_path)
 
 
-def spotlight(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def study(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "spotlight.cli", "study", "staleness", *map(str, arguments)],
+        [sys.executable, "-m", "benchmarks.staleness", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=LIMIT_S,
@@ -51,9 +50,8 @@ def spotlight(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def refusal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str | Path
 ) -> str:
-    """The one line with which a command is refused, before any process starts."""
-    monkeypatch.setattr(sys, "argv", ["spotlight", "study", "staleness", *map(str, arguments)])
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("a process was started"))
+    """The one line with which the command is refused."""
+    monkeypatch.setattr(sys, "argv", ["staleness", *map(str, arguments)])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
@@ -64,7 +62,7 @@ def refusal(
 
 @pytest.mark.slow
 def test_a_study_prints_its_figures_and_leaves_them_in_the_run(run: Path) -> None:
-    done = spotlight(run, "--seeds", "4", "--prompts", "2", "--lags", "1,2")
+    done = study(run, "--seeds", "4", "--prompts", "2", "--lags", "1,2")
 
     assert done.returncode == 0, done.stderr
     for words in ("iteration 1: trained on 2 samples", "lag 2", "shuffled", "2 prompts x 4 seeds"):
@@ -107,7 +105,7 @@ def test_a_checkpoint_of_a_newer_version_is_named(run: Path) -> None:
     header = {"format": "spotlight-training", "version": 99, "metadata": {}}
     save_file({"updates": torch.tensor(0)}, path, {"spotlight": json.dumps(header)})
 
-    done = spotlight(run)
+    done = study(run)
 
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.staleness.staleness_plan import StalenessPlan, plan_staleness
 from spotlight.assets import read_prompts
 from spotlight.errors import RunFolderError, UserError
-from spotlight.studies.staleness_plan import StalenessPlan, plan_staleness
-
-from .small_run import write_run
+from tests.small_run import write_run
 
 MakePlan = Callable[..., StalenessPlan]
 

@@ -10,22 +10,21 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
-from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.samplers import SamplerSettings, sample
-from spotlight.errors import CheckpointError, RunFolderError, ScoringError
-from spotlight.studies.staleness import StalenessStudy, run_study
-from spotlight.studies.staleness_plan import StalenessPlan
-from spotlight.studies.staleness_record import (
+from benchmarks.staleness.staleness_plan import StalenessPlan
+from benchmarks.staleness.staleness_record import (
     Rewards,
     Scoring,
     StalenessRecord,
     read_record,
 )
+from benchmarks.staleness.study import StalenessStudy, run_study
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.errors import CheckpointError, RunFolderError, ScoringError
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.trainer import Trainer
-
-from .small_run import Brightness, small_job, write_run
+from tests.small_run import Brightness, small_job, write_run
 
 MakePlan = Callable[..., StalenessPlan]
 

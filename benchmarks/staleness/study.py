@@ -1,38 +1,22 @@
 """Does the ranking of seeds survive updates? Trains on from where a run stands, and scores the same
 seeds with the weights of several iterations.
 
-Started by `spotlight study staleness`, with the plan on standard input; the run folder is only read
-but for the files of the study. Training is the job's own, without exploration: its prompts, seeds,
-sampler, reward and loss, in one process, which gives the same weights as its ranks would.
+The run folder is only read but for the files of the study. Training is the job's own, without
+exploration: its prompts, seeds, sampler, reward and loss, in one process, which gives the same
+weights as its ranks would.
 
 Each version is scored while it is the newest, so that only one set of weights is held.
 """
 
 from __future__ import annotations
 
-import argparse
-import signal
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import msgspec
-
-from spotlight.actors.coordinator.tenant.request_plans import (
-    TrainingPrompts,
-    preview_settings,
-    rollout_settings,
-    unexplored_choices,
-)
-from spotlight.actors.runtime.launcher import die_with_parent
-from spotlight.assets import read_prompts
-from spotlight.errors import CheckpointError, SpotlightError, UserError
-from spotlight.process_start import standard_streams
-from spotlight.studies.one_process import OneProcess
-from spotlight.studies.staleness_chart import write_chart
-from spotlight.studies.staleness_plan import StalenessPlan
-from spotlight.studies.staleness_record import (
+from benchmarks.staleness.staleness_chart import write_chart
+from benchmarks.staleness.staleness_plan import StalenessPlan
+from benchmarks.staleness.staleness_record import (
     Rewards,
     Scoring,
     StalenessRecord,
@@ -41,8 +25,17 @@ from spotlight.studies.staleness_record import (
     make_results_folder,
     write_record,
 )
+from spotlight.actors.coordinator.tenant.request_plans import (
+    TrainingPrompts,
+    preview_settings,
+    rollout_settings,
+    unexplored_choices,
+)
+from spotlight.assets import read_prompts
+from spotlight.errors import CheckpointError
 from spotlight.training.checkpoints import load_checkpoint
 from spotlight.types import SamplingSettings
+from spotlight_simulation.one_process import OneProcess
 
 Say = Callable[[str], None]
 
@@ -201,33 +194,3 @@ def run_study(plan: StalenessPlan, say: Say) -> None:
     record = study.carry_out()
     write_record(run, record)
     write_chart(run, record)
-
-
-def main() -> None:
-    """Entry point of the process."""
-    parser = argparse.ArgumentParser(description="Started by `spotlight study staleness`.")
-    parser.add_argument("--parent", required=True, type=int, help="pid of who started it")
-    die_with_parent(parser.parse_args().parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=StalenessPlan)
-    with standard_streams("spotlight"):
-        try:
-            run_study(plan, _say)
-        except UserError as error:
-            _fail(error, error.exit_code)
-        except SpotlightError as error:
-            _fail(error, 1)
-
-
-def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
-def _fail(error: SpotlightError, code: int) -> None:
-    sys.stderr.write(f"spotlight: {error}\n")
-    sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

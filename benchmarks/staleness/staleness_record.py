@@ -21,9 +21,10 @@ from spotlight.store.run_folder import replace_file
 
 FORMAT = 1
 SHUFFLES = 16
-"""Of every prompt's rewards, for the control: one alone is off by chance as much as any row."""
+"""How often every prompt's rewards are shuffled, for the control: one alone is off by chance as
+much as any row."""
 RESULTS = Path("studies") / "staleness.json"
-"""Inside the run folder."""
+"""The path of the results inside the run folder."""
 
 Treatment = Literal["rollout", "repeat", "preview"]
 """`rollout`: as samples are denoised. `repeat`: the same again, with other noise where the sampler
@@ -41,7 +42,7 @@ class Scoring(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     lag: int
     """Iterations before the newest weights."""
     steps: int
-    """Denoising steps."""
+    """Denoising steps of each sample."""
     rewards: Rewards
 
 
@@ -54,7 +55,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """
     lag: int
     reward: float
-    """Mean."""
+    """The mean of the rewards."""
     fidelity: RankFidelity
 
 
@@ -64,7 +65,7 @@ class StalenessRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     format: int = FORMAT
     job: str
     checkpoint: str
-    """From which training went on; empty for the job's initial weights."""
+    """The checkpoint from which training went on; empty for the job's initial weights."""
     completed: int
     """Iterations trained up to there."""
     trained: int

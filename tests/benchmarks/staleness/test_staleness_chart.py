@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from xml.etree import ElementTree
 
-from spotlight.studies.staleness_chart import draw_chart
-from spotlight.studies.staleness_record import Rewards, Scoring, StalenessRecord, compare
+from benchmarks.staleness.staleness_chart import draw_chart
+from benchmarks.staleness.staleness_record import Rewards, Scoring, StalenessRecord, compare
 
 SVG = "{http://www.w3.org/2000/svg}"
 SEEDS = ((1, 2, 3, 4, 5), (6, 7, 8, 9, 10), (11, 12, 13, 14, 15))
