@@ -169,7 +169,7 @@ class _DrawnRate(PassFailRewards):
 @dataclass(frozen=True)
 class _Scenario:
     kinds: dict[str, RewardKind]
-    """That the rivals have in place of the bandit's."""
+    """The kinds that the rivals have in place of the bandit's."""
     new: Callable[[random.Random], float]
     """A prompt's true parameter."""
     reward: Callable[[random.Random, float], float]

@@ -32,8 +32,7 @@ def window_start(job: JobSpec, iteration: int) -> int:
     window = job.sampler.window
     room = window.latest - window.length - window.earliest
     if window.placement == "sliding":
-        positions = room // window.stride + 1
-        return window.earliest + iteration // window.slide_every % positions * window.stride
+        return window.earliest + iteration // window.slide_every % (room + 1)
     return window.earliest + derived_seed(job.seed, iteration, "window") % (room + 1)
 
 
