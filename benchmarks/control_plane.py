@@ -53,15 +53,17 @@ import psutil
 from benchmarks.control_plane_farm import BATCH, Config, keys_of, offer
 from benchmarks.control_plane_loss import double_loss
 from benchmarks.report import Report, quantile
+from spotlight.actors.coordinator.fleet import NodeTask
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
+from spotlight.policies.fleet.fleet_events import Heard, TenantBegan
+from spotlight.policies.fleet.table import FleetTable
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.running.client import connect
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
@@ -405,11 +407,13 @@ def _publication_cpu_s(nodes: int) -> float:
     """Every node is told where to pull a version from, and says that it has it."""
     here = offer("weights").store
     ref = ActorRef("nowhere", "node", 1)
-    roster = Roster()
+    table: FleetTable[NodeReport, NodeTask] = FleetTable(ref)
+    table.handle(TenantBegan("job"), 0.0)
+    roster = table.tenants["job"]
     for number in range(nodes):
         name = f"n{number:04d}"
         store = msgspec.structs.replace(here, machine=name)
-        roster.join(NodeReport(1, name, "spot", ref, (), store))
+        table.handle(Heard("job", NodeReport(1, name, "spot", ref, (), store)), 0.0)
     publications = Publications({}, roster, WeightsTimings())
     weights = offer("weights")
     began = time.process_time()

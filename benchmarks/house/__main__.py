@@ -9,8 +9,8 @@ Of the text of the package, without the examples and the simulator:
 - `longest_function` in lines, and `longest_function_name`.
 - `typed_share`: the share of the lines that mypy checks strictly.
 
-Of simulated jobs and a session (`spotlight chaos`), and of one simulated job without faults; what is
-called `..._by_...` or `walked` is in the line of JSON alone:
+Of simulated jobs and a session (`spotlight chaos`), and of one simulated job without faults; what
+is called `..._by_...` or `walked` is in the line of JSON alone:
 
 - `files_most`: most files that the coordinator's process enters while one of its actors handles one
   message; `files_most_handler` says which, `files_by_handler` has all. Tasks that a handler leaves

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+from fleet_kit import JobNodes
 from job_kit import STORE, Recorder, offer, recorder, settle
 from msgspec import structs
 from runtime_kit import Cluster
@@ -20,7 +21,7 @@ from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.tenant.job_journal import (
     JobJournal,
 )
-from spotlight.actors.coordinator.tenant.roster import Rank, Roster
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import (
     ExportedModel,
     NodeReport,
@@ -92,7 +93,7 @@ class Depot:
         self.cluster = cluster
         self.folder = folder
         self.store = SlowStore(artifacts_of(folder.path))
-        self.roster = Roster()
+        self.nodes = JobNodes()
         self.used: list[int] = []
         self.checkpointed: list[int] = []
         self.exported = 0
@@ -109,7 +110,7 @@ class Depot:
         self.journal = JobJournal(
             self.folder.journal, self.store, lambda error: self.record.stop_for(error)
         )
-        runner.spec, runner.store, runner.roster = self.spec, self.store, self.roster
+        runner.spec, runner.store, runner.roster = self.spec, self.store, self.nodes.tenant
         runner.journal, runner.record = self.journal, self.record
         runner.rollouts = SimpleNamespace(release=self.used.append)
         runner.saved, runner.exported = self.checkpointed.append, self._count_export
@@ -128,7 +129,7 @@ class Depot:
             self.ranks.append(rank)
             worker = WorkerRefs(f"{name}/{number}", 10 + number, *[rank.ref] * 3)
             appointed.append(Rank(worker, name, node_store(name)))
-            self.roster.join(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
+            self.nodes.hear(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
         self.team.machine.ranks = tuple(appointed)
 
     async def told(self) -> dict[int, SaveState]:

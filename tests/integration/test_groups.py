@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
@@ -31,6 +31,7 @@ from spotlight.actors.protocol import (
     DemandClass,
     Membership,
     NodePlan,
+    NodeRefused,
     NodeReport,
     WeightsOffer,
     WorkerRefs,
@@ -45,6 +46,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import JobSpec, job_from_data
+from spotlight.policies.fleet.fleet_events import Heard
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.table import RequestTable
@@ -93,7 +95,8 @@ class _Coordinator(Actor):
         self, requests: RequestQueue, job: JobSpec, membership: Membership, weights: BundleOffer
     ) -> None:
         self.requests = requests
-        self.plans = NodePlans(self)
+        self.fleet: Fleet
+        self.plans: TenantFleet
         self._job = job
         self._membership = membership
         self._weights = weights
@@ -101,8 +104,19 @@ class _Coordinator(Actor):
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
 
+    async def started(self) -> None:
+        self.fleet = Fleet(self, self)
+        self.plans = self.fleet.begin("job")
+
+    def node_reported(self, report: NodeReport) -> None:
+        """The job hears of it."""
+        self.fleet.handle(Heard("job", report))
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """It does not happen here."""
+
     @handles(NodeReport)
-    async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
+    async def on_node_report(self, message: NodeReport) -> NodePlan | NodeRefused | Acknowledged:
         now = {worker.epoch: worker for worker in message.workers}
         gone = tuple(self._workers[epoch].worker for epoch in self._workers.keys() - now.keys())
         came = tuple(now[epoch] for epoch in now.keys() - self._workers.keys())
@@ -110,12 +124,11 @@ class _Coordinator(Actor):
         self.requests.add_workers(message.node, "spot", came)
         self._workers = now
         if message.coordinator is None:
-            self.plans.begin_job()
-            self.plans.answer(message)
-            self.plans.prepare(message.node, "job", self._job.work, self._membership)
+            self.fleet.reported(message)
+            self.plans.prepare(message.node, self._job.work, self._membership)
             self.plans.keep((0,))
             self.plans.hold(message.node, WeightsOffer(0, (self._weights,)))
-        return self.plans.answer(message)
+        return self.fleet.reported(message)
 
     def note(self, ended: Ended) -> None:
         assert isinstance(ended, RequestsFinished), ended

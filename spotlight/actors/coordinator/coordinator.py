@@ -26,10 +26,10 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.session.session_folder import (
     SavedSession,
     SessionFolder,
@@ -116,10 +116,7 @@ class Coordinator(Actor):
         self._timings = timings
         self._open_store = open_store
         self._keys = keys
-        self._nodes: dict[str, NodeReport] = {}
-        """By name: the latest report of each; those that left after a notice, too, for it may yet
-        be withdrawn."""
-        self._plans = NodePlans(self)
+        self._fleet: Fleet
         self._tenants: dict[str, Tenant] = {}
         """By id: the jobs and sessions that run. So far there is one at a time."""
         self._last = JobStatus()
@@ -130,6 +127,7 @@ class Coordinator(Actor):
 
     async def started(self) -> None:
         """Go on with the job in the middle of which an earlier coordinator was killed."""
+        self._fleet = Fleet(self, self, self._timings.rejoin)
         if (path := self._runs.running) is not None:
             await self._go_on(path)
 
@@ -168,36 +166,13 @@ class Coordinator(Actor):
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
         if problem:
             return NodeRefused(problem)
-        known = self._nodes.get(message.node)
-        if known is not None and known.scheduler != message.scheduler:
-            return NodeRefused(
-                f"a node `{message.node}` is already there, at {known.scheduler.address}; give this"
-                " one another --name, or stop the other"
-            )
-        if known is None:
-            self.watch(message.scheduler)
-        elif message.number < known.number:
-            return self._plans.answer(known)
-        self._nodes[message.node] = message
-        if not message.left:
-            if known is None or known.left:
-                log.info("node_joined", node=message.node, pool=message.pool)
-            for tenant in self._tenants.values():
-                self.tell(tenant.ref, message)
-        elif known is None or not known.left:
-            log.info("node_left", node=message.node)
-            self._lose_node(message.node, "left after a notice", announced=True)
-        return self._plans.answer(message)
+        return self._fleet.reported(message)
 
     @handles(PreemptNode)
     async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
         """A user gives a node notice, or withdraws it, from one that has left too."""
-        node = self._nodes.get(message.node)
-        is_there = node is not None and (message.cancel or not node.left)
-        if not is_there or not self._plans.give_notice(
-            message.node, message.notice_s, cancel=message.cancel
-        ):
-            return NodeUnknown(tuple(sorted(node.node for node in self._present())))
+        if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
+            return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
         return Acknowledged()
 
     @handles(Down)
@@ -206,19 +181,22 @@ class Coordinator(Actor):
         for tenant in self._tenants.values():
             if message.ref == tenant.ref:
                 return self._lose_tenant(tenant, message.reason)
-        self._plans.forget(message.ref)
-        for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
-            node = self._nodes.pop(name)
-            self._keys.gone(node.scheduler.address)
-            (log.info if node.left else log.warning)("node_lost", node=name, reason=message.reason)
-            if not node.left:
-                announced = node.notice is not None
-                self._lose_node(name, message.reason, announced=announced)
+        self._fleet.out_of_reach(message.ref, message.reason, self._keys)
+
+    def node_reported(self, report: NodeReport) -> None:
+        """Whoever runs hears of it."""
+        for tenant in self._tenants.values():
+            self.tell(tenant.ref, report)
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """Whoever runs hears of it."""
+        for tenant in self._tenants.values():
+            tenant.lose_node(name, reason, announced=announced)
 
     def _lose_tenant(self, tenant: Tenant, reason: str) -> None:
         """Its actor crashed: its folder stays resumable."""
         del self._tenants[tenant.service.id]
-        self._plans.end_job()
+        tenant.nodes.forget()
         self._runs.end()
         log.error("job_runner_ended", job=tenant.service.title, reason=reason)
         why = f"the job runner {reason}; see the coordinator's log"
@@ -348,6 +326,7 @@ class Coordinator(Actor):
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
         await self._stop(tenant)
+        tenant.nodes.forget()
         if isinstance(tenant, JobRunner):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
@@ -361,6 +340,7 @@ class Coordinator(Actor):
         if is_there and (path := self._runs.running) is not None:
             await self._stop(tenant)
             await self._go_on(path)
+            tenant.nodes.forget()  # unless another runner goes on in its place
 
     async def _stop(self, tenant: Tenant) -> None:
         self._last = tenant.status
@@ -388,7 +368,8 @@ class Coordinator(Actor):
         job, files, hub_files = submission.job, submission.files, submission.hub_files
         setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
         actor = f"job-{identity.job_id}"
-        await self._install(folder, actor, identity.token, partial(JobRunner, setup))
+        make = partial(JobRunner, setup)
+        await self._install(folder, identity.job_id, actor, identity.token, make)
         return JobAccepted(identity.job_id, str(folder.path))
 
     async def _begin_session(
@@ -401,27 +382,29 @@ class Coordinator(Actor):
             user=str(folder.saved.user),
         )
         setup = SessionSetup(folder, files, came_back)
-        return await self._install(folder, name, folder.saved.token, partial(SessionRunner, setup))
+        saved, make = folder.saved, partial(SessionRunner, setup)
+        return await self._install(folder, saved.session, name, saved.token, make)
 
     async def _install(
         self,
         folder: RunFolder | SessionFolder,
+        tenant_id: str,
         actor: str,
         token: str,
         make: Callable[[Surroundings], TenantT],
     ) -> TenantT:
         """Have a tenant work in a folder, of which a coordinator that comes back learns; its store
         has that token."""
-        nodes = {node.node: node for node in self._present()}
+        known = {node.node: node for node in self._fleet.present()}
         async with AsyncExitStack() as undo:
             undo.callback(folder.close)
             store = self._open_store(artifacts_of(folder.path), token)
             await store.start()
             undo.push_async_callback(store.aclose)
             self._runs.begin(folder.path)
-            self._plans.begin_job()
-            undo.callback(self._plans.end_job)
-            around = Surroundings(self, store, self._plans, tuple(nodes.values()), self._timings)
+            nodes = self._fleet.begin(tenant_id)
+            undo.callback(nodes.forget)
+            around = Surroundings(self, store, nodes, tuple(known.values()), self._timings)
             tenant = make(around)
             await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the tenant's to close now
@@ -429,26 +412,18 @@ class Coordinator(Actor):
         self.watch(tenant.ref)
         if tenant.ended is not None:  # as it started, when `_end` did not know it
             self.tenant_ended(tenant)
-        self._tell_changes(tenant, nodes)
+        self._tell_changes(tenant, known)
         return tenant
 
     def _tell_changes(self, tenant: Tenant, known: dict[str, NodeReport]) -> None:
         """Nodes that came or went while the tenant started, which knows these."""
-        present = {node.node: node for node in self._present()}
+        present = {node.node: node for node in self._fleet.present()}
         for name, node in known.items():
             if name not in present or present[name].scheduler != node.scheduler:
                 tenant.lose_node(name, "it left as the job began", announced=False)
         for name, node in present.items():
             if known.get(name) != node:
                 self.tell(tenant.ref, node)
-
-    def _present(self) -> Iterable[NodeReport]:
-        """Nodes that have not left."""
-        return (node for node in self._nodes.values() if not node.left)
-
-    def _lose_node(self, name: str, reason: str, *, announced: bool) -> None:
-        for tenant in self._tenants.values():
-            tenant.lose_node(name, reason, announced=announced)
 
     async def _in_thread(self, read: Callable[[], Read]) -> Read:
         limit_s = self._timings.coordinator.read_limit_s
@@ -463,7 +438,7 @@ class Coordinator(Actor):
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(
             WorkerStatus(worker.worker, node.node, node.pool, "idle", "")
-            for node in self._present()
+            for node in self._fleet.present()
             for worker in node.workers
         )
 

@@ -24,7 +24,7 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     identify,
     require_same_prompts,
 )
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError, RunFolderError

@@ -13,7 +13,7 @@ from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
 from town_kit import Town, events, iterations, lines, trained_samples
 
-from spotlight.actors.coordinator.job.job_status import status_pause_s
+from spotlight.actors.coordinator.tenant.tenant import status_pause_s
 from spotlight.actors.protocol import JobStatus
 from spotlight.policies.advantages import group_advantages
 

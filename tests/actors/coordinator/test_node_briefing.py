@@ -33,7 +33,7 @@ class Site:
         actor = await recorder(await cluster.system("coordinator"), "runner")
         self.shares, self.roster = Shares(), SimpleNamespace(nodes={})
         self.tenant: Any = SimpleNamespace(
-            plans=SimpleNamespace(send=lambda: None),
+            nodes=SimpleNamespace(send=lambda: None),
             publications=None,
             roster=self.roster,
             shares=self.shares,

@@ -63,11 +63,11 @@ async def test_parts_that_do_not_fit_each_other_end_the_job(depot: Depot) -> Non
 async def test_a_sharded_state_can_be_had_while_somebody_has_every_part(depot: Depot) -> None:
     await depot.train_on("a", "b", "c")
     await depot.save(1)
-    depot.roster.leave("a")
+    depot.nodes.lose("a")
     completed, parts = depot.states.kept
     assert (completed, [[it.store.machine for it in part] for part in parts]) == (
         1,
         [["b"], ["b", "c"], ["c"]],
     )
-    depot.roster.leave("b")
+    depot.nodes.lose("b")
     assert depot.states.kept == (1, ())

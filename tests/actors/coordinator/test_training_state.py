@@ -180,17 +180,17 @@ async def test_a_checkpoint_that_is_not_there_is_named(depot: Depot) -> None:
 async def test_a_state_whose_holder_is_gone_is_not_offered(depot: Depot) -> None:
     await depot.train_on("a", "b")
     await depot.save(1)
-    depot.roster.leave("a")
+    depot.nodes.lose("a")
     assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
-    depot.roster.leave("b")
+    depot.nodes.lose("b")
     assert depot.states.kept == (1, ())
 
 
 async def test_a_node_that_came_back_as_another_process_has_no_state(depot: Depot) -> None:
     await depot.train_on("a", "b")
     await depot.save(1)
-    again = structs.replace(depot.roster.nodes["a"], store=structs.replace(STORE, port=77))
-    depot.roster.join(again)
+    again = structs.replace(depot.nodes.tenant.nodes["a"], store=structs.replace(STORE, port=77))
+    depot.nodes.hear(again)
     assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
 
 

@@ -257,7 +257,7 @@ class JobRunner(Tenant):
     async def _remind_others(self, *, everything: bool) -> None:
         self.record.write(self.record.run.require_there)
         self.team.watch()
-        if why := self.troubles.why_nobody_can_train(self.spec.training.ranks):
+        if why := self.nodes.why_nobody_can_train(self.spec.training.ranks):
             return self.fail(why)
         await self.team.assemble()
         self.publisher.publish_again(self.machine.completed)
@@ -443,8 +443,7 @@ class JobRunner(Tenant):
 
     def _bar(self, workers: frozenset[str] = frozenset()) -> None:
         """Only these, who train, get no requests."""
-        self.roster.barred = workers
-        self.requests.bar(workers)
+        self.membership.bar(workers)
         self.briefing.share_backlog()
 
 

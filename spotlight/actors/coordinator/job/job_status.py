@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.tenant.worker_troubles import describe
 from spotlight.actors.protocol import JobStatus
+from spotlight.policies.fleet.fleet_rows import describe
 from spotlight.trackers import CallbackThread
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def status_of(job: JobRunner) -> JobStatus:
         images_per_s=made / seconds if seconds else 0.0,
         reward_mean=metrics.reward_mean if metrics.samples else None,
         validation=tuple((one.time_s, one.score) for one in run.validations),
-        workers=job.ledger.statuses(job.table.groups.of),
+        workers=job.membership.statuses(),
         previews=previews,
         previews_late=previews_late,
         reissued=run.tally.reissued,
@@ -50,7 +50,7 @@ def status_of(job: JobRunner) -> JobStatus:
         run_folder=str(run.path),
         note=job.team.note(),
         mirror=job.mirroring.status,
-        troubles=(*_of_trackers(job.callbacks), *map(describe, job.troubles.all)),
+        troubles=(*_of_trackers(job.callbacks), *map(describe, job.roster.troubles())),
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.job_journal import Trainers as SavedTrainers
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank, reserved_ranks
 from spotlight.actors.protocol import (
     ExportModel,
     GetTrainer,
@@ -65,7 +65,7 @@ class Trainers:
 
     def note(self) -> str:
         """What the job waits for, in words; empty if for nothing."""
-        return self.machine.waits_for(len(self._job.roster.reserved()))
+        return self.machine.waits_for(len(reserved_ranks(self._job.roster)))
 
     # --- events ---
 
@@ -73,7 +73,7 @@ class Trainers:
         """Find the trainers again, or appoint them as soon as there are enough reserved workers."""
         if self.machine.ranks or self._job.is_over:
             return
-        to_do = deque(self.machine.assemble(self._job.roster.reserved()))
+        to_do = deque(self.machine.assemble(reserved_ranks(self._job.roster)))
         while to_do:
             match to_do.popleft():
                 case say.AskStandings():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.tenant.worker_troubles import describe
-from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport
+from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, PoolUse
+from spotlight.policies.fleet.fleet_rows import describe
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.session.session_runner import SessionRunner
@@ -32,7 +32,10 @@ def fleet_of(session: SessionRunner) -> Fleet:
         resumed=totals.resumed,
         reissued=session.tally.reissued,
         failed=totals.failed,
-        pools=session.times.use(now),
+        pools=tuple(
+            PoolUse(pool, seconds)
+            for pool, seconds in sorted(session.roster.seconds_spent(now).items())
+        ),
     )
 
 
@@ -47,7 +50,7 @@ def session_status(session: SessionRunner) -> JobStatus:
         elapsed_s=session.now() - session.began_at,
         done=totals.samples,
         wanted=totals.samples + session.groups.open_requests,
-        workers=session.ledger.statuses(session.table.groups.of),
+        workers=session.membership.statuses(),
         previews=totals.previews,
         reissued=tally.reissued,
         late_results=tally.late_results,
@@ -55,7 +58,7 @@ def session_status(session: SessionRunner) -> JobStatus:
         preemptions=tally.preemptions,
         dead_letters=len(session.system.dead_letters),
         note="counts are since the coordinator came back" if session.came_back else "",
-        troubles=tuple(map(describe, session.troubles.all)),
+        troubles=tuple(map(describe, session.roster.troubles())),
     )
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from spotlight.actors.coordinator.session.recent_pace import RecentPace
 from spotlight.actors.coordinator.session.session_fleet import fleet_of, session_status
 from spotlight.actors.coordinator.session.session_folder import SessionFolder
 from spotlight.actors.coordinator.session.session_groups import (
@@ -32,7 +33,6 @@ from spotlight.actors.coordinator.session.session_groups import (
     requests_of,
     window_start,
 )
-from spotlight.actors.coordinator.session.worker_times import RecentPace, WorkerTimes
 from spotlight.actors.coordinator.submissions import SessionFiles
 from spotlight.actors.coordinator.tenant.event_log import EventLog
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
@@ -67,7 +67,7 @@ from spotlight.errors import JournalError, TransferFailed
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.run_tally import RunTally
 from spotlight.policies.step_times import StepTimes
-from spotlight.record.run_events import RunEvent, WorkerStateBegan
+from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, SamplingSettings
 
 log = structlog.get_logger(__name__)
@@ -112,7 +112,6 @@ class SessionRunner(Tenant):
         self.groups = SessionGroups()
         self.tally = RunTally()
         """Of what happened since this coordinator began with the session."""
-        self.times = WorkerTimes()
         service = setup.service()
         self._log = EventLog(service.title)
         listen_s = around.timings.coordinator.listen_s if setup.came_back else 0.0
@@ -193,8 +192,6 @@ class SessionRunner(Tenant):
         """There is no run folder to write it to."""
         self.tally.note(event)
         self._log.event(event)
-        if isinstance(event, WorkerStateBegan):
-            self.times.note(event, self.now())
 
     def report(self) -> JobStatus:
         """How the session is."""

@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.key_ring import OPERATOR
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.exploration.choice_worth import ChoiceWorth

@@ -27,7 +27,7 @@ class NodeBriefing:
 
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
-        self._plans, self._publications = tenant.plans, tenant.publications
+        self._fleet, self._publications = tenant.nodes, tenant.publications
         self._checkpoints = CheckpointSpread(
             tenant.service.work.model.checkpoint,
             tenant.roster,
@@ -55,8 +55,8 @@ class NodeBriefing:
             tenant, service = self._tenant, self._tenant.service
             sink = tenant.store.writable_by(node.node, *own_folders(node.node))
             membership = Membership(tenant.ref, tenant.dispatcher.ref, sink)
-            self._plans.prepare(node.node, service.id, service.work, membership)
-        has_tried = self._plans.agrees(node)
+            self._fleet.prepare(node.node, service.work, membership)
+        has_tried = self._fleet.agrees(node)
         if self._checkpoints.note(node, self._now(), has_tried=has_tried):
             self._spread_checkpoint()
         if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
@@ -75,8 +75,8 @@ class NodeBriefing:
 
     def replace_trainers(self, term: int) -> None:
         """Ranks are built: tell those of earlier terms, which hold on to much memory."""
-        self._plans.replace_trainers(term)
-        self._plans.send()
+        self._fleet.replace_trainers(term)
+        self._fleet.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
         """Tell nodes what their groups should be good for, if it changed much, or `again`. What
@@ -100,29 +100,29 @@ class NodeBriefing:
             return
         tenant, self._shared_at = self._tenant, self._now()
         for node, demand in tenant.shares.due(tenant.trainers, tenant.seconds_left, again=again):
-            self._plans.demand(node.node, demand)
-        self._plans.send()
+            self._fleet.demand(node.node, demand)
+        self._fleet.send()
 
     def end_job(self) -> None:
         """Tell all nodes that the job is over."""
-        self._plans.end_job()
+        self._fleet.end()
 
     def _spread_checkpoint(self) -> None:
         """Tell nodes where they take the checkpoint from, if that is new."""
         if self._tenant.is_over:
             return
         for name, source in self._checkpoints.directions(self._now()):
-            self._plans.take_checkpoint(name, source)
-        self._plans.send()
+            self._fleet.take_checkpoint(name, source)
+        self._fleet.send()
 
     def _spread_weights(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
         if self._tenant.is_over:
             return
-        self._plans.keep(sorted(self._publications.versions))
+        self._fleet.keep(sorted(self._publications.versions))
         for name, offer in self._publications.directions(self._now(), again):
-            self._plans.hold(name, offer)
-        self._plans.send()
+            self._fleet.hold(name, offer)
+        self._fleet.send()
 
     @staticmethod
     def _now() -> float:

@@ -18,19 +18,16 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal, Protocol, get_args
 
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.key_ring import OPERATOR
-from spotlight.actors.coordinator.node_plans import NodePlans
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
-from spotlight.actors.coordinator.tenant.ledger import Ledger
 from spotlight.actors.coordinator.tenant.membership import NodeMembership
 from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_queue import Ended
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.coordinator.tenant.worker_troubles import WorkerTroubles
 from spotlight.actors.protocol import (
     CancelJob,
     JobStatus,
@@ -76,7 +73,8 @@ class Surroundings:
     coordinator: Landlord
     store: ArtifactStore
     """This is the store in its folder, and it is started."""
-    plans: NodePlans
+    fleet: TenantFleet
+    """The nodes, as the tenant asks of them."""
     nodes: tuple[NodeReport, ...]
     """These nodes are there already."""
     timings: Timings
@@ -126,7 +124,7 @@ class Tenant(Actor, ABC):
         listen_s: float,
     ) -> None:
         self.around, self.service = around, service
-        self.store, self.plans, self.timings = around.store, around.plans, around.timings
+        self.store, self.nodes, self.timings = around.store, around.fleet, around.timings
         self.journal, self.profile, self.came_back = journal, profile, came_back
         self.status = JobStatus(job=service.title, phase="preparing")
         """As it was told last."""
@@ -134,12 +132,11 @@ class Tenant(Actor, ABC):
         """Its last status."""
         self.listens_until = self.now() + listen_s
         published = journal.publications() if came_back else {}
-        self.roster = Roster()
+        self.roster = self.nodes.roster
         self.publications = Publications(
             published, self.roster, self.timings.weights, self._weights_missed
         )
         self.table = self._new_table()
-        self.ledger = Ledger(self.event, self.table.counters.pop_scoring_s)
         self.dispatcher = Dispatcher(
             self, self.table, journal, service.metadata, self.timings.dispatch
         )
@@ -152,15 +149,7 @@ class Tenant(Actor, ABC):
             table=self.table,
             profile=profile,
         )
-        self.membership = NodeMembership(
-            self.roster,
-            requests=self.requests,
-            ledger=self.ledger,
-            store=self.store,
-            event=self.event,
-            timings=self.timings.rejoin,
-        )
-        self.troubles = WorkerTroubles(self.roster, self.ledger, self.event, self.plans.agrees)
+        self.membership = NodeMembership(self)
         self.briefing = NodeBriefing(self)
 
     def _new_table(self) -> RequestTable:
@@ -260,19 +249,17 @@ class Tenant(Actor, ABC):
     # --- nodes and workers ---
 
     def _from_the_worker(self, message: WorkerReport) -> bool:
-        return self.ledger.may_report(message.worker, self.sender)
+        return self.roster.may_report(message.worker, self.sender)
 
     @handles(NodeReport, only=from_this_process)
     async def on_node_report(self, message: NodeReport) -> None:
         """A node is there, with what it has; others pull weights from it."""
-        if self.is_over or not self.membership.may_join(message):
+        if self.is_over or not (heard := self.membership.take_in(message)):
             return
-        has_changed = self.membership.join(message)
-        self.troubles.note(message)
-        if has_changed:
+        if heard.has_news:
             self.node_came(message)
-        self.briefing.note(message, has_changed=has_changed)
-        if has_changed:
+        self.briefing.note(message, has_changed=heard.has_news)
+        if heard.has_news:
             await self.nodes_changed()
             self.briefing.share_backlog()
 
@@ -282,7 +269,7 @@ class Tenant(Actor, ABC):
         """
 
         async def lose() -> None:
-            self.membership.leave(name, reason, announced=announced)
+            self.membership.lose(name, reason, announced=announced)
             self.node_gone(name, reason, announced=announced)
             self.briefing.node_gone(name)
 
@@ -291,7 +278,7 @@ class Tenant(Actor, ABC):
     @handles(WorkerReport, only=_from_the_worker)
     async def on_worker_report(self, message: WorkerReport) -> None:
         """What the worker does from now on, and whether it can serve at all."""
-        self.ledger.note(message)
+        self.membership.note(message)
 
     def _weights_missed(self, node: str, missed: MissedWeights) -> None:
         source = f"{missed.store.host}:{missed.store.port}"
@@ -313,7 +300,7 @@ class Tenant(Actor, ABC):
 
     def end_worker(self, end: EndWorker) -> None:
         """Have the process of a worker ended that fails what others can do."""
-        self.plans.end_worker(end)
+        self.nodes.end_worker(end)
 
     @staticmethod
     def now() -> float:

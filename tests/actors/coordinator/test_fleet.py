@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,17 +12,20 @@ import pytest
 from job_kit import STORE, Recorder, job, offer, recorder, settle
 from runtime_kit import Cluster
 
-from spotlight.actors.coordinator.node_plans import SENT_AT_ONCE, NodePlans
+from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
 from spotlight.actors.protocol import (
     Acknowledged,
     Demand,
     Membership,
     NodePlan,
+    NodeRefused,
     NodeReport,
     SickWorker,
     WeightsOffer,
     WorkerRefs,
 )
+from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.fleet.table import SENT_AT_ONCE
 from spotlight.policies.requests.instructions import EndWorker
 
 pytestmark = pytest.mark.virtual_time
@@ -34,13 +38,25 @@ class Site:
 
     node: Recorder
     coordinator: Recorder
-    plans: NodePlans
+    fleet: Fleet
+    plans: TenantFleet
+    """As the latest tenant asks of it."""
 
     async def open(self, cluster: Cluster) -> None:
         self.node = await recorder(await cluster.system("n"), "node")
         self.coordinator = await recorder(await cluster.system("coordinator"), "coordinator")
-        self.plans = NodePlans(self.coordinator)
+        self.fleet = Fleet(self.coordinator, self)
+        self.keys: Any = SimpleNamespace(gone=lambda address: None)
+        self.lost: list[tuple[str, bool]] = []
         self.membership = Membership(*[self.coordinator.ref] * 2, STORE)
+
+    def node_reported(self, report: NodeReport) -> None:
+        """Whatever runs takes it in."""
+        for tenant in self.fleet.table.tenants:
+            self.fleet.handle(Heard(tenant, report))
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        self.lost.append((name, announced))
 
     def reported(self, plan: NodePlan | None = None, **fields: Any) -> NodePlan | Acknowledged:
         """The node reports that it follows a plan, and is answered."""
@@ -48,7 +64,9 @@ class Site:
         report = NodeReport(1, "n", "spot", self.node.ref, workers, STORE, **fields)
         if plan is not None:
             report = msgspec.structs.replace(report, coordinator=plan.coordinator, plan=plan.number)
-        return self.plans.answer(report)
+        answer = self.fleet.reported(report)
+        assert not isinstance(answer, NodeRefused)
+        return answer
 
     def latest(self, **fields: Any) -> NodePlan:
         """What one is told who follows nothing yet."""
@@ -57,11 +75,17 @@ class Site:
         return plan
 
     def prepare(self) -> None:
-        self.plans.begin_job()
-        self.plans.prepare("n", "job", job().work, self.membership)
+        self.begin()
+        self.plans.prepare("n", job().work, self.membership)
+
+    def begin(self) -> None:
+        """A job, which meets the nodes that are there."""
+        self.plans = self.fleet.begin("job")
+        for report in self.fleet.present():
+            self.node_reported(report)
 
     async def told(self) -> list[NodePlan]:
-        self.plans.send()
+        self.fleet.send_plans()
         await settle()
         return self.node.all(NodePlan)
 
@@ -118,8 +142,9 @@ async def test_what_changes_together_is_told_once(site: Site) -> None:
 
 async def test_what_does_not_change_is_not_told_again(site: Site) -> None:
     site.latest()
+    site.prepare()
     for _ in range(2):
-        site.plans.prepare("n", "job", job().work, site.membership)
+        site.plans.prepare("n", job().work, site.membership)
         site.plans.keep((3,))
         site.plans.demand("n", DEMAND)
         assert len(await site.told()) == 1
@@ -155,7 +180,7 @@ async def test_the_end_of_a_job_is_told_to_all_and_to_who_comes_later(site: Site
     site.latest()
     site.prepare()
     site.plans.demand("n", DEMAND)
-    site.plans.end_job()
+    site.plans.end()
     last = (await site.told())[-1]
     assert (last.job, last.demand, last.over) == (None, None, True)
     assert site.latest().over
@@ -164,7 +189,7 @@ async def test_the_end_of_a_job_is_told_to_all_and_to_who_comes_later(site: Site
 async def test_between_the_start_of_a_job_and_its_first_word_nodes_leave_all_as_it_is(
     site: Site,
 ) -> None:
-    site.plans.begin_job()
+    site.begin()
     plan = site.latest()
     assert (plan.job, plan.over) == (None, False)
 
@@ -173,12 +198,12 @@ async def test_a_users_notice_is_told_until_the_node_knows_with_what_is_left_of_
     site: Site,
 ) -> None:
     before = site.latest()
-    assert site.plans.give_notice("n", 30.0, cancel=False)
+    assert site.fleet.give_notice("n", 30.0, cancel=False)
     await asyncio.sleep(10.0)
     again = site.reported(before)
     assert isinstance(again, NodePlan) and again.notice is not None
     assert again.notice.notice_s == pytest.approx(20.0, abs=0.01)
-    assert site.plans.give_notice("n", 0.0, cancel=True)
+    assert site.fleet.give_notice("n", 0.0, cancel=True)
     withdrawn = site.latest().notice
     assert withdrawn is not None
     assert withdrawn.cancel
@@ -186,18 +211,20 @@ async def test_a_users_notice_is_told_until_the_node_knows_with_what_is_left_of_
 
 
 async def test_a_node_that_is_not_there_is_given_no_notice(site: Site) -> None:
-    assert not site.plans.give_notice("n", 30.0, cancel=False)
+    assert not site.fleet.give_notice("n", 30.0, cancel=False)
     site.latest()
-    site.plans.forget(site.node.ref)
-    assert not site.plans.give_notice("n", 30.0, cancel=False)
+    site.fleet.out_of_reach(site.node.ref, "it is gone", site.keys)
+    assert not site.fleet.give_notice("n", 30.0, cancel=False)
 
 
 async def test_another_process_of_that_name_begins_with_nothing(site: Site) -> None:
     site.latest()
     site.prepare()
-    site.plans.give_notice("n", 30.0, cancel=False)
+    site.fleet.give_notice("n", 30.0, cancel=False)
     report = NodeReport(1, "n", "spot", site.coordinator.ref, (), STORE)
-    plan = site.plans.answer(report)
+    assert isinstance(site.fleet.reported(report), NodeRefused)
+    site.fleet.out_of_reach(site.node.ref, "it is gone", site.keys)
+    plan = site.fleet.reported(report)
     assert isinstance(plan, NodePlan)
     assert (plan.job, plan.notice) == (None, None)
 
@@ -220,6 +247,7 @@ async def test_trainer_ranks_of_earlier_terms_are_told_that_others_train_instead
 async def test_a_sick_process_is_named_until_it_is_gone(site: Site) -> None:
     sick = WorkerRefs("n/0", 7, *[site.node.ref] * 3)
     site.latest(workers=(sick,))
+    site.begin()
     site.plans.end_worker(EndWorker("n", "n/0", 7, "it failed"))
     site.plans.end_worker(EndWorker("elsewhere", "elsewhere/0", 8, "it failed"))
     (told,) = await site.told()
@@ -234,10 +262,10 @@ async def test_where_many_plans_change_only_some_are_sent_in_a_turn_of_the_loop(
 ) -> None:
     names = [f"n{number}" for number in range(2 * SENT_AT_ONCE + 1)]
     for name in names:
-        site.plans.answer(NodeReport(1, name, "spot", site.node.ref, (), STORE))
-    site.plans.begin_job()
+        site.fleet.reported(NodeReport(1, name, "spot", site.node.ref, (), STORE))
+    site.begin()
     for name in names:
-        site.plans.prepare(name, "job", job().work, site.membership)
+        site.plans.prepare(name, job().work, site.membership)
     sent: list[object] = []
     monkeypatch.setattr(site.coordinator, "tell", lambda to, message: sent.append(message))
     site.plans.send()
