@@ -71,9 +71,9 @@ class Train:
     samples: tuple[TrainingSample, ...]
     part: Part = "whole"
     publish: Publish | None = None
-    """To be done before, unless it is done."""
+    """This is to be done before, unless it is done."""
     save: Save | None = None
-    """To be done before, unless it is done."""
+    """This is to be done before, unless it is done."""
 
 
 @dataclass(frozen=True)
