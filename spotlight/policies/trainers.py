@@ -331,12 +331,13 @@ class TrainerMachine(Generic[RankT]):
     def joined(self, node: str, epochs: Collection[int]) -> list[Instruction]:
         """A node is there, with the workers of these epochs."""
         self._announced.discard(node)
+        lost: list[Instruction] = []
         for rank in self.there:
             if rank.node == node and rank.epoch not in epochs:
-                return self._lose(rank, "its process ended")
-            if rank.node == node:
+                lost += self._lose(rank, "its process ended")
+            elif rank.node == node:
                 self._silent.pop(rank.epoch, None)
-        return []
+        return lost
 
     def out_of_reach(
         self, node: str, reason: str, now: float, *, announced: bool
@@ -358,15 +359,14 @@ class TrainerMachine(Generic[RankT]):
         """Time has passed: those that are out of reach are asked, unless an answer is awaited, and
         given up when they have been so for too long."""
         asks: list[Instruction] = []
+        lost: list[Instruction] = []
         for number, rank in enumerate(self.there):
             if rank.epoch in self._silent and rank.epoch not in self._asked:
                 self._asked.add(rank.epoch)
                 asks.append(Ask(number))
-        for rank in self.there:
             if now - self._silent.get(rank.epoch, now) >= self.patience_s:
-                reason = f"nobody has heard of it for {self.patience_s:g} s"
-                return [*asks, *self._lose(rank, reason)]
-        return asks
+                lost += self._lose(rank, f"nobody has heard of it for {self.patience_s:g} s")
+        return [*asks, *lost]
 
     def answered(self, epoch: int, trains: bool | None, now: float) -> list[Instruction]:
         """A rank that was asked trains the job or not; None if it has not answered."""
@@ -391,7 +391,7 @@ class TrainerMachine(Generic[RankT]):
         Args:
             goes_on_from: iterations that the next trainers go on after.
         """
-        if self._is_over or not (self.there or self._at):
+        if self._is_over:
             return []
         recovery = next_recovery(self.last_recovery, goes_on_from)
         if recovery is None:

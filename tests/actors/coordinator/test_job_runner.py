@@ -50,6 +50,16 @@ async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
 
 
+async def test_weights_are_published_once_when_every_rank_has_left_its_part(town: Town) -> None:
+    await town.join("second", "reserved")
+    await with_nodes(town)
+    end = await town.run(job(training={"ranks": 2}))
+    assert (end.outcome, end.reason) == ("finished", "")
+    assert sorted(town.world.published) == [0, 0, 1, 1, 2, 2, 3, 3]
+    published = [event["version"] for event in events(end.run_folder, "weights_published")]
+    assert published == [0, 1, 2, 3]
+
+
 async def test_a_job_waits_for_as_many_reserved_workers_as_it_has_ranks_and_says_so(
     town: Town,
 ) -> None:

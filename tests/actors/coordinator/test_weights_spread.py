@@ -7,6 +7,7 @@ import random
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,7 +67,11 @@ class Site:
         store = self.stores[name] = CountingStore(self.folder / name, token="token")
         await store.start()
         changed = partial(self._changed, name)
-        self.copies[name] = WeightsCopies(self.actor, store, changed, WeightsTimings())
+        self.copies[name] = WeightsCopies(
+            SimpleNamespace(run_task=self.actor.run_task, files_changed=changed),
+            store,
+            WeightsTimings(),
+        )
         self.copies[name].begin("job")
         self.nodes.hear(NodeReport(1, name, "spot", REF, (), store.endpoint))
         self.publications.node_changed(name)

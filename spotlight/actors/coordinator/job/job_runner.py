@@ -15,10 +15,9 @@ with a reason, resumable.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,15 +32,12 @@ from spotlight.actors.coordinator.job.job_status import status_of
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
 from spotlight.actors.coordinator.job.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.job.run_record import RunRecord
-from spotlight.actors.coordinator.job.trainer_recovery import TrainerRecovery
-from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
-from spotlight.actors.coordinator.job.trainer_watch import TrainerWatch
+from spotlight.actors.coordinator.job.trainers import Trainers
 from spotlight.actors.coordinator.job.training_phase import TrainingPhase
 from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.job.validations import Validations
 from spotlight.actors.coordinator.job.weights_publisher import WeightsPublisher
 from spotlight.actors.coordinator.tenant.job_journal import Identity, JobJournal
-from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
@@ -60,6 +56,7 @@ from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies import iteration as step
 from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.resume import ResumePoint
 from spotlight.preflight.checks import JobFiles
 from spotlight.record import run_events
 from spotlight.store.run_folder import RunFolder
@@ -153,50 +150,11 @@ class JobRunner(Tenant):
         self.validations = Validations(self, [prompt.text for prompt in files.validation.items])
         self.training = TrainingPhase(self)
         self.publisher = WeightsPublisher(self)
-        self._make_trainers(identity.job_id)
+        self.states = TrainingStates(self)
+        self.team = Trainers(self)
         self.machine = self.progress.machine(self.publications.versions)
         self._to_do: deque[step.Instruction] = deque()
         """What the machine said; the first is being done."""
-        self._has_begun = False
-
-    def _make_trainers(self, job_id: str) -> None:
-        job, journal = self.spec, self.journal
-        limit_s = self.timings.coordinator.ask_rank_limit_s
-        self.team = TrainerTeam(self, job, job_id, journal.term, limit_s)
-        self.trainer_watch = TrainerWatch(
-            self.team,
-            self.roster,
-            former=journal.trainers().ranks if self.came_back else (),
-            patience_s=job.training.patience_s,
-            wanted=job.training.ranks,
-            event=self.event,
-            lost=self._lose_rank,
-        )
-        self.states = TrainingStates(
-            self,
-            self.progress.schedule,
-            team=self.team,
-            roster=self.roster,
-            store=self.store,
-            journal=journal,
-            record=self.record,
-            used=self.rollouts.release,
-            checkpointed=self.saved,
-            exported=self.exported,
-        )
-        self.recovery = TrainerRecovery(
-            self.team,
-            self.trainer_watch,
-            self.states,
-            phase=self.phase,
-            progress=self.progress,
-            publications=self.publications,
-            journal=journal,
-            record=self.record,
-            listens_until=self.listens_until,
-            replace=self.replace,
-            fail=self.fail,
-        )
 
     # --- who may say what ---
 
@@ -298,10 +256,10 @@ class JobRunner(Tenant):
 
     async def _remind_others(self, *, everything: bool) -> None:
         self.record.write(self.record.run.require_there)
-        self.trainer_watch.check()
+        self.team.watch()
         if why := self.nodes.why_nobody_can_train(self.spec.training.ranks):
             return self.fail(why)
-        await self._assemble()
+        await self.team.assemble()
         self.publisher.publish_again(self.machine.completed)
         if everything:
             self.team.remind()
@@ -311,20 +269,20 @@ class JobRunner(Tenant):
 
     def node_came(self, node: NodeReport) -> None:
         """It may have ranks that train."""
-        self.trainer_watch.joined(node)
+        self.team.joined(node)
 
     async def nodes_changed(self) -> None:
         """Those may be there now who can train."""
-        await self._assemble()
+        await self.team.assemble()
 
     def node_gone(self, name: str, reason: str, *, announced: bool) -> None:
         """Ranks on it are out of reach."""
-        self.trainer_watch.out_of_reach(name, reason, announced=announced)
+        self.team.out_of_reach(name, reason, announced=announced)
 
     @property
     def trainers(self) -> frozenset[str]:
         """The workers that train, by name."""
-        return self.team.names
+        return self.team.machine.names
 
     @property
     def seconds_left(self) -> float | None:
@@ -336,68 +294,38 @@ class JobRunner(Tenant):
 
     # --- trainers ---
 
-    async def _assemble(self) -> None:
-        """Begin as soon as those are there who train, or go on without them for a while."""
-        team = self.team
-        appointed = await self.recovery.assemble()
-        if appointed is None:
-            return
-        at = appointed.at
-        if at.origin == "trainers":
-            self.event(run_events.TrainersFound(iteration=at.completed))
-        elif team.ranks:
-            team.build(at.completed, appointed.state)
-            self.briefing.replace_trainers(team.term)
-        if not appointed.begins:
-            return
+    def go_on_from(self, at: ResumePoint, kept: Sequence[int]) -> None:
+        """It is settled where the job goes on, and which weights versions are still good; what was
+        recorded later is made again."""
+        self.record.write(lambda: self._rewind_to(at, kept))
         self.machine = self.progress.machine(self.publications.versions)
-        if at.origin == "trainers" or at.completed in self.publications:
-            self._begin(can_save=appointed.standing == at.completed)
 
-    def _begin(self, *, can_save: bool = False) -> None:
-        """Once: with trainers that are ready, or weights that carry the job until they are."""
-        if not self._has_begun:
-            self._has_begun = True
-            machine = self.machine
-            at, committed = machine.completed, machine.committed
-            self._carry_out(machine.start())
-            self.states.go_on(at, committed, can_save=can_save)
+    def _rewind_to(self, at: ResumePoint, kept: Sequence[int]) -> None:
+        match at.origin:
+            case "trainers":
+                self.progress.begin_at(at.completed)
+            case "state":
+                self.journal.rewind(at.completed, kept)
+                self.publications.keep(kept)
+                self.progress.rewind_to(at.completed)
+            case "checkpoint":
+                self.journal.save_state(None)  # what is trained again may differ from it
+                self.journal.rewind(at.completed)
+                self.publications.keep(())
+                self.progress.begin_at(at.completed)
+        self.progress.keep()
+
+    def begin(self, *, can_save: bool) -> None:
+        """Once: with trainers that are ready, or weights that carry the job until they are.
+        `can_save`: the trainers can leave the state where the job stands."""
+        at, committed = self.machine.completed, self.machine.committed
+        self._carry_out(self.machine.start())
+        self.states.go_on(at, committed, can_save=can_save)
 
     @handles(TrainerReport, only=_from_its_rank)
     async def on_trainer_report(self, message: TrainerReport) -> None:
-        """A rank says where it stands, and what came of an order; an order is done when all ranks
-        that have it say so.
-        """
-        team, rank = self.team, message.rank
-        if message.error:
-            return self._fail_training(message)
-        team.start_others(message)
-        if message.trained is not None:
-            self.training.rank_trained(rank, message.trained)
-        elif message.published is not None:
-            self.publisher.rank_published(rank, message.published)
-        elif message.saved is not None:
-            self.states.rank_saved(rank, message.saved)
-        elif message.exported is not None:
-            await self.states.rank_exported(rank, message.exported)
-        elif message.completed >= 0 and team.answered("start", message.term, rank):
-            self.event(self.recovery.built())
-            self._begin()
-
-    def _fail_training(self, report: TrainerReport) -> None:
-        """Training cannot go on, or not with these ranks."""
-        problem = f"trainer rank {report.rank}: {report.error}"
-        if report.lost_state:
-            self.states.forget()
-        if report.lost_others:
-            self.run_task(self._recover_later(problem))
-        else:
-            self.fail(problem)
-
-    async def _recover_later(self, problem: str) -> None:
-        """Which rank was lost is worth knowing: its worker is not to be appointed again."""
-        await asyncio.sleep(self.timings.coordinator.lost_rank_pause_s)
-        self.recovery.recover(problem)
+        """A rank says where it stands, and what came of an order."""
+        await self.team.report(message)
 
     # --- requests ---
 
@@ -431,7 +359,7 @@ class JobRunner(Tenant):
                         self.rollouts.submit()
                 case step.BeginTraining(iteration):
                     self._enter("train")
-                    self._bar(self.team.names)
+                    self._bar(self.team.machine.names)
                     self.training.begin(iteration)
                 case step.SettleSamples(iteration):
                     self.rollouts.settle(iteration, changed=self.exploration.settle(iteration))
@@ -448,7 +376,7 @@ class JobRunner(Tenant):
                 case step.RecordIteration(iteration):
                     self._record_iteration(iteration)
                 case step.SaveProgress(completed) | step.KeepState(completed):
-                    self.states.save(completed)
+                    self.team.save(completed)
                 case step.CommitProgress(completed):
                     self.progress.commit(completed)
                 case step.ExportWeights():
@@ -517,9 +445,6 @@ class JobRunner(Tenant):
         """Only these, who train, get no requests."""
         self.membership.bar(workers)
         self.briefing.share_backlog()
-
-    def _lose_rank(self, rank: Rank, reason: str) -> None:
-        self.recovery.lost(rank, reason)
 
 
 def _tracked(setup: JobSetup) -> list[TrackedRun]:

@@ -13,7 +13,17 @@ class Rank(Record, frozen=True):
     worker: WorkerRefs
     node: str
     store: StoreEndpoint
-    """Of its node."""
+    """The store of its node."""
+
+    @property
+    def name(self) -> str:
+        """The worker's name."""
+        return self.worker.worker
+
+    @property
+    def epoch(self) -> int:
+        """It differs for every process that ever bears the name."""
+        return self.worker.epoch
 
 
 def reserved_ranks(roster: Roster) -> tuple[Rank, ...]:
