@@ -133,9 +133,7 @@ class Tenant(Actor, ABC):
         self.listens_until = self.now() + listen_s
         published = journal.publications() if came_back else {}
         self.roster = self.nodes.roster
-        self.publications = Publications(
-            published, self.roster, self.timings.weights, self._weights_missed
-        )
+        self.publications = Publications(published, self.roster, self.timings.weights)
         self.table = self._new_table()
         self.dispatcher = Dispatcher(
             self, self.table, journal, service.metadata, self.timings.dispatch
@@ -280,7 +278,8 @@ class Tenant(Actor, ABC):
         """What the worker does from now on, and whether it can serve at all."""
         self.membership.note(message)
 
-    def _weights_missed(self, node: str, missed: MissedWeights) -> None:
+    def weights_missed(self, node: str, missed: MissedWeights) -> None:
+        """A node could not get a version from where it was told to."""
         source = f"{missed.store.host}:{missed.store.port}"
         self.event(WeightsNotFetched(node=node, version=missed.version, source=source))
 
