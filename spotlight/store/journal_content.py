@@ -98,6 +98,11 @@ class Content:
             raise damaged(path, f"is damaged at {where}")
         return content
 
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of the keys and bodies that are left."""
+        return sum(len(key) + len(record.body) for key, record in self.records.items())
+
     def apply(self, write: Write) -> None:
         """Take over what a write says. Raises `JournalError` where it is of a newer version."""
         self.term = write.term
