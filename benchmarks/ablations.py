@@ -44,11 +44,12 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 PROFILE = HERE / "profiles" / "sol-rl-split.yaml"
 VERSION = 1
-"""Of what a run computes: raised when that changes, so that kept runs are made again."""
+"""The version of what a run computes: it is raised when that changes, so that kept runs are made
+again."""
 
 TASKS = ("ocr", "compositional")
 LEVELS = (50, 75, 95)
-"""Per cent of base's way."""
+"""Levels in per cent of base's way."""
 _LEAST = 11
 """Iterations of a job: more than a warm-up."""
 

@@ -67,7 +67,7 @@ from spotlight.policies.fleet.table import FleetTable
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.running.client import connect
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.timings import WeightsTimings
 from spotlight.transport.control.keys import KeyPair, place_of
 from spotlight.transport.tensors import BundleStore
@@ -78,9 +78,9 @@ _WORKERS = 8
 _FARMS = 4
 _GROUP_SIZE = 32
 _REPORTS_PER_S = 2000.0
-"""As many as 8,000 workers send that report every four seconds."""
+"""Reports in a second: as many as 8,000 workers send every four seconds."""
 _GRANTS = 5000
-"""So many are timed, if so much waits."""
+"""How many grants are timed, if so much waits."""
 _LIMIT_S = 480.0
 
 
@@ -98,7 +98,7 @@ class _Extent:
     rounds: int
     """Pairs, with and without keys."""
     asks: int
-    """In each; of tells ten times as many."""
+    """Asks in each measurement; of tells there are ten times as many."""
     handshakes: int
 
 
@@ -444,7 +444,7 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
     found = {}
     for name, events in (("rows_per_second", 1), ("rows_per_second_in_groups_of_20", 20)):
         with tempfile.TemporaryDirectory() as folder:
-            file = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
+            file = Journal.open(Path(folder) / NAME, "benchmark")
             store = BundleStore(Path(folder), token="benchmark")  # it keeps nothing
             journal, count = JobJournal(file, store, lambda error: None), 0
             end = time.monotonic() + seconds

@@ -18,7 +18,7 @@ from spotlight.types import Request, RequestId, SamplingSettings
 
 _OF_NODE = 8
 _CREDITS, _BATCH = 2, 2
-"""Of every report, as a leader's."""
+"""What every report says, as a leader's does."""
 _EPOCH = 1
 _SETTINGS = SamplingSettings("ode", 10, None, 1.0, 0.0, None, 32, 64, _BATCH)
 

@@ -49,7 +49,7 @@ from spotlight.jobs import JobSpec, job_from_data
 from spotlight.running.client import CoordinatorClient, connect
 
 WORKERS = 2
-"""Of each node."""
+"""Workers of each node."""
 NODES = (RESERVED, SPOT, OTHER_SPOT)
 START_LIMIT_S = 180.0
 END_LIMIT_S = 300.0

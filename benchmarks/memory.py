@@ -79,7 +79,7 @@ class Case(NamedTuple):
     facts: Facts
     grid: Grid
     changes: dict[str, Any]
-    """To the published architecture."""
+    """What is changed of the published architecture."""
 
 
 def cases(folder: Path, *, narrow: bool) -> Iterator[Case]:

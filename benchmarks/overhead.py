@@ -51,7 +51,7 @@ from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
@@ -137,7 +137,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = BundleStore(Path(folder) / "store", token="benchmark", durable=True)
         await store.start()
-        journal = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
+        journal = Journal.open(Path(folder) / NAME, "benchmark")
         worker = KeyPair.new()
         node, system = [_system(worker.public) for _ in range(2)]
         for each in (node, system):

@@ -45,7 +45,7 @@ from spotlight.policies.fleet.fleet_events import Heard
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.rows import Lease
 from spotlight.policies.step_times import StepTimes
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -197,7 +197,7 @@ class Site:
         """Start everything and wait until it is `up`."""
         self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
         await self.store.start()
-        self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
+        self._journal = Journal.open(self._folder / NAME, "benchmark")
         self.system = _system("coordinator")
         await self.system.start()
         dispatcher = Dispatcher(

@@ -38,7 +38,7 @@ MOMENTS = {"rollout": 0.4, "train": 0.4, "publish": 0.05, "save": 0.15}
 """When to kill: up to so many seconds, at random, after the phase has begun; saving begins when the
 weights are published."""
 KILLS = 7
-"""Of each kind of victim and number of ranks: with 3 kinds, 21 per number of ranks."""
+"""Kills of each kind of victim and number of ranks: with 3 kinds, 21 per number of ranks."""
 KILLS_PER_RUN = 4
 """A daemon that is killed more often is given up by `spotlight run`."""
 FIRST = 2
@@ -54,7 +54,7 @@ class Kill:
     victim: str
     moment: str
     recovery_s: float = 0.0
-    """Until trainers stood where those that were lost stood last."""
+    """Seconds until trainers stood where those that were lost stood last."""
     source: str = ""
     """What they began from."""
 

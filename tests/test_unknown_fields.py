@@ -9,6 +9,8 @@ import msgspec
 import msgspec.inspect as types
 import pytest
 
+from benchmarks.staleness.staleness_plan import StalenessPlan
+from benchmarks.staleness.staleness_record import StalenessRecord
 from spotlight.actors.coordinator.session.session_folder import SavedSession
 from spotlight.actors.coordinator.tenant.job_journal import (
     Checkpoint,
@@ -36,8 +38,6 @@ from spotlight.rewards.serving.settings import ServingSettings
 from spotlight.rollouts.http_messages import WantedGroup
 from spotlight.running.handed_keys import CoordinatorKeys, NodeKeys
 from spotlight.store.mirror import Manifest
-from spotlight.studies.staleness_plan import StalenessPlan
-from spotlight.studies.staleness_record import StalenessRecord
 from spotlight.transport.control import ActorRef, BadInput, Envelope, Message, decode_message
 
 IN_A_JOURNAL = (

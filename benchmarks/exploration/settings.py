@@ -46,9 +46,9 @@ class Row:
     example: str | None = None
     """The example that the task begins with; None: any."""
     task: str | None = None
-    """None: any."""
+    """The task of the row; None: any."""
     profile: str | None = None
-    """None: any."""
+    """The profile of the row; None: any."""
 
     def is_for(self, rival: str, task: str, profile: str) -> bool:
         """Whether a job has these changes."""

@@ -33,4 +33,4 @@ TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "lower-rate": lambda job: {"training.learning_rate": job.training.learning_rate / 1.5},
     "slower-old-policy": lambda job: {"training.rollout_decay": 0.5},
 }
-"""By name what it changes of a rival's job."""
+"""What each trial changes of a rival's job, by its name."""

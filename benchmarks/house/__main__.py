@@ -10,12 +10,13 @@ Of the text of the package, without the examples and the simulator:
 - `typed_share`: the share of the lines that mypy checks strictly.
 
 Of simulated jobs and a session (`spotlight chaos`), and of one simulated job without faults; what
-is called `..._by_...` or `walked` is in the line of JSON alone:
+is called `..._by_...`, `files_entered` or `walked` is in the line of JSON alone:
 
 - `files_most`: most files that the coordinator's process enters while one of its actors handles one
-  message; `files_most_handler` says which, `files_by_handler` has all. Tasks that a handler leaves
-  behind do not count. `files_most_call` and `files_by_call` are the same of calls that actors make
-  in a turn of their own, for other parts of their process; a start of a job is one.
+  message; `files_most_handler` says which, `files_entered` are its files, `files_by_handler` has
+  all handlers. Tasks that a handler leaves behind do not count. `files_most_call` and
+  `files_by_call` are the same of calls that actors make in a turn of their own, for other parts of
+  their process; a start of a job is one.
 - `seed_to_gradient`, `notice_to_commit`, `weights_to_member`: messages in a row from the grant of a
   request to the order to train on its sample, from a user's notice to the receipt of the commit
   that it causes, and from a trainer's report of weights to a member's that it has them; `walks` has
@@ -34,7 +35,7 @@ import statistics
 import subprocess
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from benchmarks.house import suite, walks
@@ -85,20 +86,23 @@ def _of_the_text() -> Mapping[str, Any]:
 
 def _add_turns(report: Report, quick: bool) -> None:
     most = entered(QUICK_SEEDS if quick else SEEDS)
-    handler = max(most.by_message, key=lambda name: most.by_message[name])
+    by_handler, by_call = _counted(most.by_message), _counted(most.by_call)
+    handler = next(iter(by_handler))
     report.add(
         {
-            "files_most": most.by_message[handler],
+            "files_most": by_handler[handler],
             "files_most_handler": handler,
-            "files_most_call": max(most.by_call.values()),
+            "files_most_call": next(iter(by_call.values())),
         }
     )
-    report.figures["files_by_handler"] = _downwards(most.by_message)
-    report.figures["files_by_call"] = _downwards(most.by_call)
+    report.figures["files_by_handler"] = by_handler
+    report.figures["files_by_call"] = by_call
+    report.figures["files_entered"] = sorted(most.by_message[handler])
 
 
-def _downwards(counts: Mapping[str, int]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+def _counted(files: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """How many each has, those with most first."""
+    return {name: len(files[name]) for name in sorted(files, key=lambda each: -len(files[each]))}
 
 
 def _add_walks(report: Report) -> None:

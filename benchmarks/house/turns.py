@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.house.watching import watched
+from benchmarks.house.watching import Turn, watched
 from spotlight_simulation.addresses import address_of
 from spotlight_simulation.chaos import run_seed
 from spotlight_simulation.memory_cluster import COORDINATOR
@@ -16,19 +16,20 @@ QUICK_SEEDS = (1, 3)
 
 
 class Entered:
-    """The most files that one turn of each name entered."""
+    """The files of the turn of each name that entered most."""
 
     def __init__(self) -> None:
-        self.by_message: dict[str, int] = {}
-        """By the class of the actor and the type of the message that it handled."""
-        self.by_call: dict[str, int] = {}
-        """By the class of the actor and the call that another part of its process had it make in a
-        turn of its own."""
+        self.by_message: dict[str, frozenset[str]] = {}
+        """The most of each handler, by the class of the actor and the type of the message."""
+        self.by_call: dict[str, frozenset[str]] = {}
+        """The most of each call that another part of its process had an actor make in a turn of its
+        own, by the actor's class and the call."""
 
-    def add(self, name: str, is_call: bool, files: int) -> None:
-        """One turn."""
-        most = self.by_call if is_call else self.by_message
-        most[name] = max(most.get(name, 0), files)
+    def add(self, turn: Turn) -> None:
+        """Keep what a turn entered, if that is the most so far."""
+        most = self.by_call if turn.is_call else self.by_message
+        if len(turn.files) > len(most.get(turn.name, ())):
+            most[turn.name] = frozenset(turn.files)
 
 
 def entered(seeds: Sequence[int]) -> Entered:
@@ -38,5 +39,5 @@ def entered(seeds: Sequence[int]) -> Entered:
         with watched(address_of(COORDINATOR), turns=True) as watch:
             run_seed(seed)
         for turn in watch.turns:
-            most.add(turn.name, turn.is_call, len(turn.files))
+            most.add(turn)
     return most

@@ -45,7 +45,7 @@ NODES = (
 )
 _NOTICED = "spot-2"
 _STEPS = 24
-"""Of each sample: so many that notice comes while one is denoised."""
+"""Steps of each sample: there are so many that notice comes while one is denoised."""
 _LIMIT_S = 600.0
 _LOOK_S = 0.5
 _NOTICE_S = 30.0

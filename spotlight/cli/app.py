@@ -27,7 +27,6 @@ from spotlight.cli.options import (
 )
 from spotlight.cli.reaching import reaching
 from spotlight.cli.serve_reward import serve_reward
-from spotlight.cli.study import study
 from spotlight.errors import UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
@@ -39,7 +38,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(study, name="study")
 app.add_typer(token, name="token")
 app.command()(revoke)
 app.command()(nodes)

@@ -16,8 +16,7 @@ def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
     """The job of a file, with `changes` (each `path=value`). Fields that have moved since the file
     was written are read as they were meant, and named on one line of stderr. Raises `JobError`."""
     data = job_data(path, changes)
-    job = job_from_data(data, base=path.parent)
     if former := moved(data):
         words = ", ".join(f"`{field}` is now `{to}`" for field, to in former)
         sys.stderr.write(f"spotlight: {one_line(f'{path}: {words}; write that')}\n")
-    return job
+    return job_from_data(data, base=path.parent)

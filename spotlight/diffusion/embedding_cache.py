@@ -34,10 +34,10 @@ log = structlog.get_logger(__name__)
 FORMAT = 1
 """Changes when the same prompt comes to be encoded in another way."""
 MOST_NBYTES = 16 * 1024 * MEBIBYTE
-"""Of the folder: some thousand prompts of the largest encoders."""
+"""Most bytes of the folder: some thousand prompts of the largest encoders."""
 _LARGEST_FILE = 256 * MEBIBYTE
 _TRIM_EVERY = 64
-"""So many files are written between two looks at the size."""
+"""How many files are written between two looks at the size."""
 _LEFT_AFTER_TRIM = 0.9
 _BLOCK = 8 * MEBIBYTE
 _DIGEST_DIGITS = 64

@@ -35,7 +35,7 @@ from spotlight.jobs.hub_names import HubFile, HubName
 from spotlight.text import plain
 
 _ASK_LIMIT_S = 10.0
-"""For the checksums: a run can do without."""
+"""The longest that the checksums are waited for: a run can do without them."""
 
 
 def downloaded(name: HubName) -> Path:

@@ -49,6 +49,9 @@ def _option(name: str, default: Any, *losses: str) -> Former:
 
 
 FORMER: Mapping[str, Former] = {
+    "sampler.window.stride": Former(
+        "0.1.0", default=1, advice="a sliding window moves by one step; leave it out"
+    ),
     "training.nft_strength": _option("strength", 1.0, "diffusion_nft"),
     "training.nft_times": _option("times", 4, "diffusion_nft", "awm", OWN),
     "training.nft_noisiest": _option("noisiest", 1.0, "diffusion_nft", "awm", OWN),
@@ -64,7 +67,8 @@ FORMER: Mapping[str, Former] = {
         " `on_failure` under `scoring`, and name files of metadata as `prompts`",
     ),
 }
-"""By path; an item of a list has none. A row is never removed: run folders live for years."""
+"""The former fields by path; an item of a list has none. A row is never removed: run folders live
+for years."""
 
 
 def brought_up(data: Mapping[str, Any], former: Mapping[str, Former] = FORMER) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class LossOptions(Section, frozen=True, kw_only=True):
 
 
 class NoisedOptions(LossOptions, frozen=True, kw_only=True):
-    """Of a loss that noises samples anew (`Noised`). A loss of your own has these unless it names
-    others."""
+    """Options of a loss that noises samples anew (`Noised`). A loss of your own has these unless it
+    names others."""
 
     times: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """Random flow times per sample and update. [draws]"""
@@ -55,7 +55,7 @@ class NoisedOptions(LossOptions, frozen=True, kw_only=True):
     ones, halves up, and one at least. Training takes as much less time."""
     shared_noise: bool = False
     """Whether the samples of a prompt have the same flow times and noise in an update, so that what
-    all of them would push alike cancels out."""
+    all of them would push alike cancels out. It is for trying: its gain lay within noise."""
 
     @property
     def trained_times(self) -> int:
@@ -67,16 +67,18 @@ class DiffusionNFTOptions(NoisedOptions, frozen=True, kw_only=True):
     """These are those of `diffusion_nft`."""
 
     strength: Positive = 1.0
-    """How far the two implicit policies lie from the old one: `b` of DiffusionNFT."""
+    """How far the two implicit policies lie from the old one: `b` of DiffusionNFT. Less is for
+    DiffusionNFT's recipe for OCR, which has 0.1."""
 
 
 class AWMOptions(NoisedOptions, frozen=True, kw_only=True):
     """These are those of `awm`."""
 
     clip_range: Positive = 1.0
-    """Clip range of probability ratios; the authors' hardly ever stops anything."""
+    """Clip range of probability ratios; the authors' hardly ever stops anything. Less is for jobs
+    that update often with the same samples."""
     old_kl: Weight = 1.0
-    """Weight of the distance to the old policy."""
+    """Weight of the distance to the old policy. It is for recipes that name another."""
 
 
 class FlowGRPOOptions(LossOptions, frozen=True, kw_only=True):
@@ -91,16 +93,17 @@ class GRPOGuardOptions(LossOptions, frozen=True, kw_only=True):
     """These are those of `grpo_guard`."""
 
     clip_range: Positive = 2e-6
-    """Clip range of probability ratios; the default is that of the authors' recipe for OCR."""
+    """Clip range of probability ratios; the default is that of the authors' recipe for OCR. More is
+    for images of few latents."""
 
 
 class LossFacts(NamedTuple):
     """One loss in the box."""
 
     title: str
-    """As reports call it."""
+    """The name that reports have for it."""
     target: str
-    """`module:Class`."""
+    """The class, as `module:Class`."""
     samplers: tuple[SamplerKind, ...]
     """Whose samples it can train on."""
     options: type[LossOptions]

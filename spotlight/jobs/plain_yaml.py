@@ -40,7 +40,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
         self._nodes = 0
         self._sizes: dict[yaml.Node | None, int] = {}
-        """Of each node that is complete, with all that is inside it."""
+        """The size of each node that is complete, with all that is inside it."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]

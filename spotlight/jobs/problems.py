@@ -72,8 +72,10 @@ def number_problem(value: Any) -> str:
 def job_error(message: str, data: Any, spec: type[msgspec.Struct]) -> JobError:
     """What msgspec says of `data` that is no `spec` ("problem - at `$.a.b`"), as a path and a
     problem."""
-    problem, _, where = message.partition(" - at `$")
-    path = where.rstrip("`").lstrip(".")
+    problem, _, where = message.partition(" - at `")
+    path = where.removeprefix("key` in `").rstrip("`").removeprefix("$").lstrip(".")
+    if where.startswith("key` in "):
+        return JobError(path, "has a name that is no text; put it in quotes")
     marked = re.match(r"([A-Za-z0-9_.\[\]]+)\|", problem)  # msgspec's own messages say `int | null`
     if marked:
         field, problem = marked[1], problem[marked.end() :]

@@ -20,11 +20,11 @@ from spotlight.jobs.fields import (
 )
 
 LONGEST_URL = 2000
-"""Characters."""
+"""Most characters of a URL."""
 _URL = re.compile(r"(https?)://(\[[0-9A-Za-z:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?([/?][^\s#]*)?")
 _PORTS = {"http": 80, "https": 443}
 LONGEST_RUBRIC = 20_000
-"""Characters."""
+"""Most characters of a rubric."""
 
 
 class EndpointSpec(Section, frozen=True, kw_only=True):
@@ -35,22 +35,27 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
     the endpoint's `chat/completions`."""
     image_format: Literal["png", "webp"] = "png"
     """File format of the images that are sent. Both are lossless; `webp` is smaller and takes
-    longer."""
+    longer. `webp` is for servers behind a slow network."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """How often a request is sent before its images count as not scored. It is sent again after no
-    connection, no answer in time, and status 408, 425, 429 and 5xx. [tries]"""
+    connection, no answer in time, and status 408, 425, 429 and 5xx. More are for servers that
+    restart now and then. [tries]"""
     timeout_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_SCORING_S)] = 60.0
-    """Time limit of one try, from connecting to the last byte of the answer. [seconds]"""
+    """Time limit of one try, from connecting to the last byte of the answer. More is for slow
+    models. [seconds]"""
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 4
-    """How many requests of one worker may be open at the same time. [requests]"""
+    """How many requests of one worker may be open at the same time. More are for servers that
+    answer several at a time. [requests]"""
     secret: str | None = None
     """The name of a secret which the operator of every node that scores has named for this server
-    (`--reward-secret`): it is the value of the `Authorization` header."""
+    (`--reward-secret`): it is the value of the `Authorization` header. It is for servers that ask
+    for a key."""
     authorization_file: str | None = None
     """A file that holds that value, such as `Bearer TOKEN`, for a job that `spotlight run` runs.
-    Other nodes read only files that their operators named."""
+    Other nodes read only files that their operators named. It is for trying out such a server."""
     authorization_variable: str | None = None
-    """An environment variable that holds it instead, for a job that `spotlight run` runs."""
+    """An environment variable that holds it instead, for a job that `spotlight run` runs. It is for
+    trying out such a server."""
 
     def __post_init__(self) -> None:
         authority = re.split(r"[/?#\\]", self.url.partition("//")[2])[0]
@@ -92,7 +97,8 @@ class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
     """A scorer that is reached over HTTP, in its own environment or on its own machine."""
 
     images_per_request: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 8
-    """At most so many images in one request. [images]"""
+    """At most so many images in one request. It is for scorers that are fastest with batches of a
+    size of their own. [images]"""
 
 
 class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
@@ -103,9 +109,11 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
     """The model's name at the endpoint."""
     formula: Literal["ocr", "rubric"] = "ocr"
     """What the model is asked for. With `ocr` it reads the text, which is compared as by the `ocr`
-    reward; with `rubric` it gives a grade within the reward's `range`."""
+    reward; with `rubric` it gives a grade within the reward's `range`. `rubric` is for what no
+    formula measures."""
     rubric: Annotated[str, msgspec.Meta(max_length=LONGEST_RUBRIC)] = ""
-    """What the model should look at, in your words; Spotlight adds the prompt and the scale."""
+    """What the model should look at, in your words; Spotlight adds the prompt and the scale. It is
+    for `formula: rubric`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -41,13 +41,15 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     """Weight of the reward among several; with 0 it is only measured."""
     range: tuple[float, float] | None = (0.0, 1.0)
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
-    outside counts as a failure of the scorer."""
+    outside counts as a failure of the scorer. It is for scorers whose rewards lie elsewhere than
+    between 0 and 1."""
     noisy: bool = False
     """Whether the scorer may give the same image another reward the next time. Where chosen
-    previews are trained on, such a reward is drawn twice: once to choose by, once to train on."""
+    previews are trained on, such a reward is drawn twice: once to choose by, once to train on. It
+    is for judges that draw their answers."""
     limit_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_SCORING_S)] = 600.0
     """How long the scorer may take for one batch. After that it has failed, and is created again.
-    [seconds]"""
+    More is for large scorers. [seconds]"""
     http: HttpSpec | None = None
     """The server of `kind: http`."""
     judge: JudgeSpec | None = None
@@ -133,13 +135,16 @@ class ScoringSpec(Section, frozen=True, kw_only=True):
     """What happens when a scorer fails, or when all rewards are equal."""
 
     attempts: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 3
-    """How often a batch is scored before its failure counts. [tries]"""
+    """How often a batch is scored before its failure counts. More are for scorers that fail now and
+    then. [tries]"""
     on_failure: Literal["drop_group", "stop"] = "drop_group"
     """What happens to prompt groups that could not be scored: they are dropped, or the job stops. A
-    failure never becomes a reward of 0."""
+    failure never becomes a reward of 0. `stop` is for those who would rather mend the scorer than
+    train on fewer prompts."""
     flat_iterations: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 5
     """The job stops after this many iterations in a row in which all rewards were equal, because
-    there is nothing to learn from. [iterations]"""
+    there is nothing to learn from. More are for rewards that the untrained model hardly ever gets.
+    [iterations]"""
 
 
 def require_rewards(field: str, rewards: Sequence[RewardSpec], taken: Sequence[str] = ()) -> None:

@@ -35,12 +35,11 @@ class WindowSpec(Section, frozen=True, kw_only=True):
     """All steps of the window come before this one, counted from 0."""
     placement: Literal["random", "sliding"] = "random"
     """Where the window starts in an iteration, for all its samples. `random` draws a step for each
-    iteration. `sliding` starts at `earliest`, moves later and later, and then returns to
-    `earliest`."""
-    stride: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)] = 1
-    """By how much a sliding window moves. [steps]"""
+    iteration. `sliding` starts at `earliest`, moves later step by step, and then returns to
+    `earliest`. `sliding` is for MixGRPO."""
     slide_every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 25
-    """How long a sliding window stays. [iterations]"""
+    """How long a sliding window stays. It is for MixGRPO in jobs of another length than its
+    authors'. [iterations]"""
 
     def __post_init__(self) -> None:
         require(
@@ -71,13 +70,15 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     evaluation_steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)] | None = None
     """Denoising steps of validation images; the rollout's when absent. [steps]"""
     shift: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    """Schedule shift; the checkpoint's scheduler decides when absent."""
+    """Schedule shift; the checkpoint's scheduler decides when absent. It is for recipes that name
+    one."""
     text_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Prompts are padded to so many tokens, the same for all requests, so that neither the batch
     nor its order changes what a forward pass computes. Only for checkpoints that can hide padding:
-    Qwen-Image with 64, 128 or 256. When absent, a job takes the least of them that holds all of
-    its prompts, if the package `tokenizers` is there to count them, and otherwise the most.
-    [tokens]"""
+    Qwen-Image with 64, 128 or 256. When absent, a job takes the least of them that holds all of its
+    prompts, if the package `tokenizers` is there to count them, and otherwise the most. It is for
+    machines without `tokenizers`, and for runs that are compared bit by bit while their prompts
+    differ. [tokens]"""
     guidance: GuidanceScale = 1.0
     """Classifier-free guidance scale; 1 means none. A FLUX transformer that embeds guidance takes
     it as an input instead, without a second pass."""
@@ -92,8 +93,8 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     degree: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)] = "auto"
     """SP degree: how many workers of a node denoise one micro-batch together. `auto` chooses what
     is predicted to finish most, and is 1 with `exploration.budget: fixed`, since results of
-    different degrees differ in the last bits; a number is kept to wherever a node has so many.
-    [workers]"""
+    different degrees differ in the last bits; a number is kept to wherever a node has so many. A
+    number is for runs that are compared with each other. [workers]"""
 
     def __post_init__(self) -> None:
         require(

@@ -41,7 +41,7 @@ class LoraSpec(Section, frozen=True, kw_only=True):
         Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MOST_TARGETS)] | None
     ) = None
     """Module names that get an adapter; the list of the checkpoint's family when absent, which is
-    Flow-GRPO's where it has one."""
+    Flow-GRPO's where it has one. It is for adapting other layers than Flow-GRPO's authors did."""
 
     def __post_init__(self) -> None:
         for target in self.targets or ():
@@ -66,12 +66,12 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     attention: Literal["native", "flash", "flash_varlen"] = "native"
     """The attention kernels, in rollouts and in training alike: those that torch chooses, or those
     of the package flash-attn, which only a GPU has. `flash` takes no mask, as Qwen-Image needs one;
-    `flash_varlen` does. With flash-attn every worker denoises alone (`sampler.degree` is 1)."""
+    `flash_varlen` does. With flash-attn every worker denoises alone (`sampler.degree` is 1). It is
+    for GPUs on which flash-attn is faster."""
     negative_prompt: Annotated[str, msgspec.Meta(max_length=LONGEST_PROMPT)] = " "
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
     authors recommend a single space. Unused where `sampler.guidance` and `validation.guidance` are
-    1.
-    """
+    1. It is for jobs that use guidance."""
 
     def __post_init__(self) -> None:
         require_path("checkpoint", self.checkpoint)
@@ -118,12 +118,13 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     rollout, previews are the samples themselves: the chosen ones are trained on, none is denoised
     twice, and no choice of seeds is better."""
     candidates: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
-    """At most so many previews per kept seed. [previews]"""
+    """Most previews per kept seed. [previews]"""
     prompt_pool: int = 1
     """How many times as many prompts may be explored as an iteration trains on. They share the
     iteration's previews, and training takes the prompts whose kept seeds contrast most. With
     `uniform` all of them are explored; `bandit` explores others only in place of prompts that turn
-    out to be solved, or hopeless. [times]"""
+    out to be solved, or hopeless. It is for files of prompts of which many are solved, or hopeless.
+    [times]"""
     preview_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     reuse: bool = False
@@ -135,7 +136,9 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     probes: Annotated[int, msgspec.Meta(ge=0, le=MOST_PREVIEWS)] = 4
     """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
     chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
-    not, or when the kept seeds contrast less than their previews promised. [images]"""
+    not, or when the kept seeds contrast less than their previews promised. More are for rewards
+    that are so noisy that four say little; 0 is for runs that must be compared with others of equal
+    cost. [images]"""
 
     def __post_init__(self) -> None:
         require(
@@ -171,13 +174,13 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     """Held-out prompts, always with the same seeds."""
 
     prompts: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """How many of the validation prompts are used, spread evenly over the file; all when absent.
-    [prompts]"""
+    """How many of the validation prompts are used, spread evenly over the file; all when absent. It
+    is for long files, of which a part says enough. [prompts]"""
     seeds: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """Images per validation prompt. [images]"""
     guidance: GuidanceScale | None = None
     """True classifier-free guidance scale of validation images, 1 for none; `sampler.guidance` when
-    absent."""
+    absent. It is for those who train without guidance and will use the model with it."""
     every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 5
     """Iterations between validations; the first and the last weights are always validated.
     [iterations]"""
@@ -186,7 +189,7 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     trained rewards rise, the model games its reward."""
     on_hacking: Literal["warn", "stop"] = "warn"
     """What the job does when a model games its reward; either way the best checkpoint by
-    `validation.rewards` is kept."""
+    `validation.rewards` is kept. `stop` is for jobs that nobody watches."""
 
 
 class PoolSpec(Section, frozen=True, kw_only=True):

@@ -44,7 +44,7 @@ class WorkSpec(Section, frozen=True, kw_only=True):
     """What workers must know to denoise and score, for a job or for another program's loop."""
 
     model: ModelSpec
-    """What denoises."""
+    """The model that denoises."""
     sampler: SamplerSpec
     """How; a request may take other steps."""
     rewards: tuple[RewardSpec, ...] = ()
@@ -83,19 +83,21 @@ class JobSpec(Section, frozen=True, kw_only=True):
     sampler: SamplerSpec
     """How to denoise."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    """Seed of every random choice of the run."""
+    """Seed of every random choice of the run. Others are for telling luck from skill."""
     iterations: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 40
     """Number of iterations, each of which rolls out, scores and trains. [iterations]"""
     group_size: Annotated[int, msgspec.Meta(ge=2, extra={"hint": _COMPARES})] = 8
     """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
     checkpoint_every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 5
-    """Iterations between checkpoints; weights that are validated are always saved. [iterations]"""
+    """Iterations between checkpoints; weights that are validated are always saved. More are for
+    large models, whose checkpoints take long. [iterations]"""
     keep_checkpoints: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 1
     """How many of the latest checkpoints are kept; the one with the best validation is always kept.
     [checkpoints]"""
     threads: Threads = 1
     """CPU threads that each worker computes with. The job sets this, because other numbers may
-    round differently: runs with equal bits need equal threads everywhere. [threads]"""
+    round differently: runs with equal bits need equal threads everywhere. More are for workers
+    without a GPU. [threads]"""
     rewards: tuple[RewardSpec, ...] = (RewardSpec(),)
     """How images are scored: by one reward, or by several, each normalised by itself before they
     are summed."""

@@ -27,13 +27,14 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     ranks: Annotated[int, msgspec.Meta(ge=1)] = 1
     """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
     sharded: bool = False
-    """Share out weights, gradients, optimizer and averages over the trainer ranks (FSDP2), for
-    models that one accelerator cannot train whole. Only with `model.tuning: full`; a single rank
-    has everything."""
+    """Share out weights, gradients, optimizer and averages over the trainer ranks (FSDP2). It
+    is for models that one accelerator cannot train whole. Only with `model.tuning: full`; a single
+    rank has everything."""
     cpu_offload: bool = False
     """Keep the float32 weights, their gradient, the optimizer, averages and references in host
-    memory, and step there: the accelerator has what computes. Slower; only with
-    `model.tuning: full`, and with `training.sharded` where there are several ranks."""
+    memory, and step there: the accelerator has what computes. Slower; only with `model.tuning:
+    full`, and with `training.sharded` where there are several ranks. It is for models that the
+    accelerators can compute, but not hold with all that training keeps."""
     updates_per_iteration: Annotated[int, msgspec.Meta(ge=1)] = 2
     """Optimizer steps per iteration; the samples are divided among them. [steps]"""
     micro_batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 32
@@ -52,16 +53,17 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     warmup_updates: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Optimizer steps in which the learning rate rises from nearly 0 to its full value. [steps]"""
     weight_decay: Weight = 1e-4
-    """AdamW's decoupled weight decay."""
+    """AdamW's decoupled weight decay. It is for recipes that name one."""
     adam_betas: tuple[Decay, Decay] = (0.9, 0.999)
-    """AdamW's decay of the first and the second moment."""
+    """AdamW's decay of the first and the second moment. They are for recipes that name some."""
     gradient_clip: Positive = 1.0
-    """Largest norm of the whole gradient."""
+    """Largest norm of the whole gradient. Less is for losses whose gradient jumps."""
     advantage_baseline: Literal["mean", "median"] = "mean"
-    """What a sample's reward is compared with: the mean or the median of its prompt group."""
+    """What a sample's reward is compared with: the mean or the median of its prompt group. The
+    median is for groups in which one sample is far from all others."""
     advantage_std: Literal["global", "group"] = "global"
     """Whether advantages are divided by the standard deviation over the iteration or over each
-    prompt group."""
+    prompt group. `group` is for DanceGRPO."""
     advantage_clip: Positive | None = None
     """Advantages are clipped to this absolute value. With the mean as baseline they are then
     centred again, so that those of a prompt group sum to 0. When absent it is 5 with `flow_grpo`,
@@ -74,15 +76,17 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     `exploration.reuse`), which then rolls out: `old <- d*old + (1-d)*new` at each publication. 0
     rolls out with the newest weights; DiffusionNFT then needs several updates per iteration."""
     rollout_decay_after: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Optimizer steps for which `d` stays 0. [steps]"""
+    """Optimizer steps for which `d` stays 0. It is for DiffusionNFT's recipe for OCR. [steps]"""
     rollout_decay_growth: Positive | None = None
-    """By how much `d` grows with each further optimizer step, up to `rollout_decay`; when absent,
-    `d` is `rollout_decay` at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
+    """How much `d` grows with each further optimizer step, up to `rollout_decay`; when absent, `d`
+    is `rollout_decay` at once. DiffusionNFT's authors use 0.999, 75 and 0.0075 for OCR."""
     kl: Weight = 0.0
-    """Weight of the distance to the initial weights; 0 keeps no reference model."""
+    """Weight of the distance to the initial weights; 0 keeps no reference model. It is for jobs
+    that must stay near the checkpoint, such as those of AWM's authors."""
     patience_s: Positive = 60.0
     """How long a trainer rank may be unreachable before others take over from the state that it
-    left. A rank whose process has ended is replaced at once. [seconds]"""
+    left. A rank whose process has ended is replaced at once. More is for networks that are often
+    interrupted. [seconds]"""
 
     def __post_init__(self) -> None:
         problem = name_problem(self.loss)

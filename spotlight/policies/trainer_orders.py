@@ -51,7 +51,7 @@ class Save:
     """Leave the state of training in stores."""
 
     completed: int
-    """Iterations trained."""
+    """How many iterations were trained."""
     is_checkpoint: bool
     """Whether it becomes a checkpoint in the run folder."""
     stores: Stores = ()
@@ -71,9 +71,9 @@ class Train:
     samples: tuple[TrainingSample, ...]
     part: Part = "whole"
     publish: Publish | None = None
-    """To be done before, unless it is done."""
+    """What is to be published before, unless that is done."""
     save: Save | None = None
-    """To be done before, unless it is done."""
+    """What is to be saved before, unless that is done."""
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Export:
     """Leave the weights of a checkpoint in the run folder's store, for others to load: rank 0."""
 
     completed: int
-    """Iterations trained."""
+    """How many iterations were trained."""
     checkpoint: int
     """Iterations that the checkpoint holds."""
     state: BundleOffer
-    """The checkpoint."""
+    """Where the checkpoint can be had."""
 
 
 Order = Start | Publish | Save | Train | Export

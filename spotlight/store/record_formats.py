@@ -16,7 +16,8 @@ Step = Callable[[object], object]
 """Makes the plain data of a record into those of the next format."""
 
 STEPS: dict[str, tuple[Step, ...]] = {}
-"""By kind, the first format's first. A step is never removed: run folders live for years."""
+"""The steps from each format to the next, by kind. A step is never removed: run folders live for
+years."""
 
 
 class NewerRecord(ValueError):

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spotlight.errors import JournalError
+from spotlight.store.journal_content import OR_ANEW
 
+VERSION = "0.1.0"
+"""The version that wrote it."""
 NAME = "journal.sqlite"
 _FORMAT = 2
 
@@ -35,9 +38,11 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def read(path: Path) -> Former:
-    """The journal in the database at `path`. Raises `JournalError` if it is damaged, or of another
-    format, and `OSError`.
+    """The journal in the database at `path`, the first of `files_of`. Raises `JournalError` if it
+    is damaged, or of another format, and `OSError`.
     """
+    if path.name != NAME:
+        raise _damaged(path.with_name(NAME), f"it is lost, though its log {path.name} is there")
     with tempfile.TemporaryDirectory(prefix="spotlight-") as folder:
         for file in files_of(path.parent):
             if not file.name.endswith("-shm"):
@@ -45,7 +50,7 @@ def read(path: Path) -> Former:
         try:
             with closing(sqlite3.connect(Path(folder) / NAME)) as connection:
                 return _read(path, connection)
-        except (sqlite3.Error, UnicodeDecodeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             raise _damaged(path, str(error)) from error
 
 
@@ -53,8 +58,8 @@ def _read(path: Path, connection: sqlite3.Connection) -> Former:
     ((form,),) = connection.execute("PRAGMA user_version").fetchall()
     if form not in (0, _FORMAT):
         raise JournalError(
-            f"{path} has format {form}, of another build than Spotlight 0.1.0; resume with the"
-            " build that wrote it, or start the job again in another run folder"
+            f"{path} has format {form}, of another build than Spotlight {VERSION}; resume with the"
+            f" build that wrote it, {OR_ANEW}"
         )
     ((owner, term, count, total),) = connection.execute(
         "SELECT owner, term, records, crcs FROM state"
@@ -70,6 +75,6 @@ def _read(path: Path, connection: sqlite3.Connection) -> Former:
 
 def _damaged(path: Path, problem: str) -> JournalError:
     return JournalError(
-        f"{path}, of Spotlight 0.1.0, is damaged ({problem}); put it back from a copy with its log"
-        f" {NAME}-wal, or start the job again in another run folder"
+        f"{path}, of Spotlight {VERSION}, is damaged ({problem}); put it back from a copy with its"
+        f" log {NAME}-wal, {OR_ANEW}"
     )

@@ -106,7 +106,7 @@ class Trainer:
         self._began: Tensor | None = None
         """The rollout weights that the iteration began with, while later updates are awaited."""
         self._reports: list[dict[str, float]] = []
-        """Of the updates of the iteration."""
+        """What each update of the iteration reported."""
         if iterations is None and training.learning_rate_schedule != "constant":
             raise ValueError(f"iterations: a {training.learning_rate_schedule} rate needs them")
         self._job_updates = (iterations or 1) * training.updates_per_iteration

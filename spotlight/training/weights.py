@@ -26,7 +26,7 @@ class Rows:
     """The rows of a tensor, along its first dimension, that a rank holds."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """The shape of the whole tensor."""
     first: int
     held: tuple[int, ...]
     """Shape of these rows."""

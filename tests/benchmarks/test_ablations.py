@@ -16,7 +16,7 @@ from benchmarks.ablations import PROFILE, Scale, compared, reached, run
 from benchmarks.direct_training import Clock
 from spotlight.jobs import job_from_data
 from spotlight_simulation.profile import load_profile
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 from tests.training.fakes import NFT, FakeModel, make_batch, with_options
 from tests.training.losses.kit import KEYS, setup
 
@@ -88,7 +88,7 @@ def test_the_clock_charges_training_by_rows_and_fills_it_with_previews(
 def test_a_run_is_made_once_unless_something_of_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())
     scale = Scale(way_s=80, until_s=80, validate_s=80, validated=1)
     curve = run(("ocr", "base", 1), scale, tmp_path)
     assert [time_s for time_s, _ in curve] == [0.0, pytest.approx(99.6)]

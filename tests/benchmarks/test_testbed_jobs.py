@@ -39,7 +39,9 @@ def run(job: JobSpec) -> int:
     return len(made.iterations)
 
 
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    "task", [TASKS[0], *(pytest.param(task, marks=pytest.mark.slow) for task in TASKS[1:])]
+)
 def test_jobs_of_every_task_are_accepted_whatever_their_rewards_must_know_of_a_prompt(
     task: str,
 ) -> None:

@@ -40,6 +40,7 @@ def test_a_model_that_can_be_loaded_is_planned_without_a_word_of_the_trial(folde
     assert ended.text.splitlines()[0].split() == ["job", "tried"]
 
 
+@pytest.mark.slow
 def test_what_no_worker_could_load_ends_the_plan_with_one_line(folder: Path) -> None:
     file = folder / "sd3" / "transformer" / "diffusion_pytorch_model.safetensors"
     save_file({f"model.{name}": it for name, it in load_file(file).items()}, file)

@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from tests.conftest import OURS, memory_segments
+from tests.worker_templates import shared_template
 
 LIMIT_S = 120.0
 TEST_LIMIT_S = 240.0
@@ -185,6 +186,13 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
     """One of this test alone."""
     with open_workplace(tmp_path) as place:
         yield place
+
+
+@pytest.fixture(scope="session")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Words for a node whose workers need not be processes below it."""
+    with shared_template(tmp_path_factory.mktemp("template")) as address:
+        yield "--template", address
 
 
 def _is_ours(process: psutil.Process, folder: Path) -> bool:

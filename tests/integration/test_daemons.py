@@ -44,7 +44,10 @@ def _status(workplace: Workplace) -> dict[str, object]:
     return answer
 
 
-def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: Workplace) -> None:
+@pytest.mark.slow
+def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(
+    workplace: Workplace, template: tuple[str, str]
+) -> None:
     """They listen on all interfaces, and others reach them by the address that they advertise. What
     they serve is encrypted, where it could be read on the way."""
     advertise = ("--advertise", "127.0.0.1")
@@ -56,10 +59,10 @@ def test_a_job_submitted_by_hand_runs_on_nodes_that_join_at_any_time(workplace: 
     assert submitted.code == 0, submitted.errors
     assert _status(workplace)["phase"] == "preparing"
 
-    _node(workplace, "first", "reserved")
+    _node(workplace, "first", "reserved", *template)
     store = workplace.folder / "store"
     store.mkdir()
-    options = ("--host", "0.0.0.0", *advertise, "--store", str(store))
+    options = ("--host", "0.0.0.0", *advertise, "--store", str(store), *template)
     _node(workplace, "second", "spot", *options)
 
     run = Path(str(_status(workplace)["run_folder"]))

@@ -232,7 +232,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     node_store = BundleStore(folder / "node", token="token")
     await sink_store.start()
     await node_store.start()
-    journal = Journal.open(folder / "journal.sqlite", "test")
+    journal = Journal.open(folder / "journal.records", "test")
     pair, known = KeyPair.new(), Guests({})
     site.system = ActorSystem(
         ZeroMQTransport(keys=pair, guests=known, dialect=own_dialect()),

@@ -4,18 +4,20 @@ is shown out.
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from spotlight.actors.protocol.door import KnownNode, KnownToken
 from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.running.client import connect, get_guests, make_token
 from spotlight.transport.control.keys import KeyPair
+from spotlight.types import Pool, TokenRole
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
 
@@ -25,8 +27,9 @@ LIMIT_S = 120.0
 class Place:
     """A coordinator whose port stays the same, and its operator."""
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, template: tuple[str, str]) -> None:
         self.workplace = workplace
+        self._template = template
         self.runs = workplace.folder / "runs"
         self.listen = f"127.0.0.1:{unused_port()}"
         self.start()
@@ -49,22 +52,24 @@ class Place:
         """The token in the folder of the runs."""
         return JoinToken.parse("token", (self.runs / "operator.token").read_text())
 
-    def token(self, *options: str) -> str:
-        """A new one."""
-        made = self.workplace.spotlight("token", "new", *options)
-        assert made.code == 0, made.errors
-        return made.output.strip()
+    def token(
+        self,
+        role: TokenRole = "node",
+        pool: Pool | None = "spot",
+        uses: int = 1,
+        ttl_s: float = 86_400.0,
+    ) -> str:
+        """A new one. What its command says is told by the tests of commands."""
+        return asyncio.run(make_token(self.operator(), role, pool, uses, ttl_s))
 
-    def tokens(self) -> list[dict[str, Any]]:
+    def tokens(self) -> tuple[KnownToken, ...]:
         """All that were made, in their order."""
-        listed: list[dict[str, Any]] = json.loads(
-            self.workplace.spotlight("token", "list", "--json").output
-        )
-        return listed
+        return asyncio.run(get_guests(self.operator())).tokens
 
-    def node(self, name: str, *options: str | Path) -> subprocess.Popen[str]:
-        """A node that joins."""
-        return self.workplace.daemon("node", "--name", name, *options)
+    def node(self, name: str, *options: str | Path, forks: bool = False) -> subprocess.Popen[str]:
+        """A node that joins; its workers are processes below it if it `forks` them itself."""
+        template = () if forks else self._template
+        return self.workplace.daemon("node", "--name", name, *template, *options)
 
     def refused(self, name: str, *options: str | Path) -> str:
         """The one line with which a node ends that is not let in."""
@@ -74,36 +79,43 @@ class Place:
         assert (node.returncode, len(lines)) == (2, 1), output
         return lines[0]
 
-    def known(self) -> dict[str, dict[str, object]]:
+    def known(self) -> dict[str, KnownNode]:
         """The nodes that have enrolled, by name."""
-        nodes = json.loads(self.workplace.spotlight("nodes", "--json").output)
-        return {node["name"]: node for node in nodes}
+        return {node.name: node for node in asyncio.run(get_guests(self.operator())).nodes}
 
-    def until_there(self, name: str) -> None:
-        """Wait until a node has joined."""
-        wait_until(lambda: bool(self.known().get(name, {}).get("is_connected")), name)
+    def until_there(self, name: str, *, there: bool = True) -> None:
+        """Wait until a node has joined, or is no longer `there`."""
+        asyncio.run(self._until_there(name, there))
+
+    async def _until_there(self, name: str, there: bool) -> None:
+        """By one connection: a command for every look would take half a second of a core."""
+        async with asyncio.timeout(LIMIT_S), connect(self.operator()) as client:
+            while there != any(  # noqa: ASYNC110 (another process does it)
+                node.name == name and node.is_connected for node in (await client.guests()).nodes
+            ):
+                await asyncio.sleep(0.02)
 
 
 @pytest.fixture
-def place(workplace: Workplace) -> Place:
-    return Place(workplace)
+def place(workplace: Workplace, template: tuple[str, str]) -> Place:
+    return Place(workplace, template)
 
 
 def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
-    token = place.token("--pool", "spot")
+    token = place.token()
     assert "is for the pool spot" in place.refused("r", "--join", token, "--pool", "reserved")
     place.node("s", "--join", token)
     place.until_there("s")
-    assert place.known()["s"]["pool"] == "spot"
+    assert place.known()["s"].pool == "spot"
     assert "is used up" in place.refused("t", "--join", token)
     assert list(place.known()) == ["s"]
 
 
 def test_a_token_that_is_mistyped_expired_or_revoked_is_one_line_that_says_so(place: Place) -> None:
-    token = place.token("--ttl", "1s")
+    token = place.token(ttl_s=1.0)
     mistyped = str(replace(JoinToken.parse("token", token), secret=bytes(SECRET_BYTES)))
     assert "does not know this join token" in place.refused("a", "--join", mistyped)
-    wait_until(lambda: place.tokens()[-1]["expires_in_s"] <= 0, "its end")
+    wait_until(lambda: (place.tokens()[-1].expires_in_s or 0.0) <= 0, "its end")
     assert "expired on" in place.refused("b", "--join", token)
     revoked = place.token()
     assert place.workplace.spotlight("revoke", revoked.split(".")[-2]).code == 0
@@ -117,7 +129,7 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
     other_key = str(replace(operator, key=KeyPair.new().public))
     mistyped = str(replace(operator, secret=bytes(SECRET_BYTES)))
     nobody = str(replace(operator, place=f"127.0.0.1:{unused_port()}"))
-    submitter, node = place.token("--role", "submitter"), place.token()
+    submitter, node = place.token("submitter", pool=None), place.token()
     for words, said in (
         ((*status, other_key), "has another key"),
         ((*status, mistyped), "does not know this join token"),
@@ -136,7 +148,7 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
 
 
 def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
-    node = place.node("s", "--join", place.token("--uses", "2"))
+    node = place.node("s", "--join", place.token(uses=2), forks=True)
     place.until_there("s")
     processes = descendants(node.pid)
     done = place.workplace.spotlight("revoke", "s")
@@ -188,7 +200,7 @@ def test_a_node_that_waits_for_its_coordinator_ends_when_it_is_told_to(place: Pl
 
 
 def test_a_coordinator_that_has_lost_its_book_knows_nobody(place: Place) -> None:
-    node = place.node("s", "--join", place.token("--uses", "9"))
+    node = place.node("s", "--join", place.token(uses=9))
     place.until_there("s")
     place.kill()
     (place.runs / ".door.json").unlink()
@@ -201,18 +213,18 @@ def test_a_coordinator_that_has_lost_its_book_knows_nobody(place: Place) -> None
 
 def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> None:
     key = place.workplace.folder / "key"
-    words = ("--join", place.token("--pool", "reserved"), "--key-file", key)
+    words = ("--join", place.token(pool="reserved"), "--key-file", key)
     first = place.node("r", *words)
     place.until_there("r")
     assert key.stat().st_mode & 0o777 == 0o600
     first.terminate()
     first.communicate(timeout=LIMIT_S)
-    wait_until(lambda: not place.known()["r"]["is_connected"], "its leaving")
+    place.until_there("r", there=False)
     place.node("r", *words)
     place.until_there("r")
     key.chmod(0o644)
     assert "--key-file: " in place.refused("q", *words)
-    spot = place.token("--pool", "spot")
+    spot = place.token()
     other = place.workplace.folder / "other"
     assert "is for the pool spot" in place.refused("q", "--join", spot, "--key-file", other)
 
@@ -222,7 +234,7 @@ def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
 ) -> None:
     token = place.token()
     monkeypatch.setenv("SPOTLIGHT_JOIN", token)
-    node = place.node("s")
+    node = place.node("s", forks=True)
     monkeypatch.delenv("SPOTLIGHT_JOIN")
     place.until_there("s")
     words = ("SPOTLIGHT_JOIN", "SPOTLIGHT_WORKER_KEY", token)
@@ -255,11 +267,4 @@ def test_a_coordinator_that_moves_keeps_its_key_and_its_operators_token(place: P
     place.start()
     assert place.operator() == replace(before, place=place.listen)
     assert place.workplace.spotlight("status").code == 0
-    assert [token["id"] for token in place.tokens()] == [before.id]
-
-
-def test_a_local_run_leaves_no_key_behind(workplace: Workplace) -> None:
-    run = workplace.folder / "run"
-    assert workplace.spotlight("run", workplace.job(), "--run-folder", run).code == 0
-    names = {path.name for path in run.rglob("*")}
-    assert not names & {".coordinator.key", "operator.token", ".door.json"}
+    assert [token.id for token in place.tokens()] == [before.id]

@@ -67,6 +67,7 @@ def data(workplace: Workplace, **changes: Any) -> dict[str, Any]:
     return job
 
 
+@pytest.mark.slow
 async def test_a_program_runs_a_job_and_hears_of_everything(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -23,8 +23,9 @@ TELL = "from spotlight.actors.protocol.dialect import own_dialect; print(own_dia
 class Builds:
     """This build and an older one, and a place for their daemons. What these say goes to files."""
 
-    def __init__(self, workplace: Workplace) -> None:
+    def __init__(self, workplace: Workplace, template: tuple[str, str]) -> None:
         self.place = workplace
+        self._template = template
         self.folder = workplace.folder
         self.ours = dict(os.environ)
         self.older = make_build(workplace.folder / "older", PARTS)
@@ -43,7 +44,7 @@ class Builds:
     def node(
         self, env: dict[str, str], name: str, log: str, *options: str
     ) -> subprocess.Popen[str]:
-        common = ("--name", name, "--pool", "spot", "--logs", self.folder / "logs")
+        common = ("--name", name, "--pool", "spot", "--logs", self.folder / "logs", *self._template)
         return self._daemon(env, log, "node", *common, *options)
 
     def _daemon(
@@ -78,8 +79,8 @@ def refusal(theirs: str, ours: str) -> str:
 
 
 @pytest.fixture
-def builds(workplace: Workplace) -> Builds:
-    return Builds(workplace)
+def builds(workplace: Workplace, template: tuple[str, str]) -> Builds:
+    return Builds(workplace, template)
 
 
 def test_an_older_node_and_an_older_command_are_refused_by_name(builds: Builds) -> None:

@@ -40,8 +40,13 @@ class Site:
     """A coordinator, a reserved and a spot node, and a long job."""
 
     def __init__(
-        self, workplace: Workplace, cloud: FakeMetadata, monkeypatch: pytest.MonkeyPatch
+        self,
+        workplace: Workplace,
+        cloud: FakeMetadata,
+        monkeypatch: pytest.MonkeyPatch,
+        *options: str,
     ) -> None:
+        """`options` are those of the node that nothing happens to."""
         self.workplace = workplace
         address_file = workplace.folder / "address"
         self.coordinator = workplace.daemon(
@@ -49,7 +54,7 @@ class Site:
             "--runs", workplace.folder / "runs",
         )  # fmt: skip
         wait_until(address_file.exists, "the coordinator")
-        self.node("anchor", "reserved")
+        self.node("anchor", "reserved", *options)
         with monkeypatch.context() as environment:
             environment.setenv("SPOTLIGHT_METADATA_URL", cloud.url)
             self.spot = self.node("spot", "spot")
@@ -58,10 +63,10 @@ class Site:
         self.run = workplace.folder / "runs" / "long-001"
         wait_until(lambda: bool(self.works("spot/0")), "work on the spot node")
 
-    def node(self, name: str, pool: str) -> subprocess.Popen[str]:
+    def node(self, name: str, pool: str, *options: str) -> subprocess.Popen[str]:
         return self.workplace.daemon(
             "node", "--name", name, "--pool", pool,
-            "--logs", self.workplace.folder / "logs",
+            "--logs", self.workplace.folder / "logs", *options,
         )  # fmt: skip
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -103,21 +108,16 @@ def _is_back(site: Site) -> bool:
     return any(time > left["time_s"] for time in site.works("spot/0"))
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        signal.SIGTERM,
-        pytest.param(signal.SIGUSR1, marks=pytest.mark.slow),
-        pytest.param(signal.SIGUSR2, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
 def test_a_signal_lets_a_node_give_everything_back_before_it_ends(
     workplace: Workplace,
     cloud: FakeMetadata,
     monkeypatch: pytest.MonkeyPatch,
+    template: tuple[str, str],
     number: signal.Signals,
 ) -> None:
-    site = Site(workplace, cloud, monkeypatch)
+    site = Site(workplace, cloud, monkeypatch, *template)
 
     for process in (*descendants(site.spot.pid), site.spot):  # as Slurm and systemd do
         process.send_signal(number)
@@ -151,12 +151,12 @@ def test_the_journal_of_another_run_is_refused(workplace: Workplace) -> None:
     other = workplace.job("other.yaml", seed=7)
     second = workplace.spotlight("run", other, "--run-folder", "second")
     assert second.code == 0, second.errors
-    for name in ("journal.sqlite",):
+    for name in ("journal.records",):
         theirs = workplace.folder / "first" / name
         (workplace.folder / "second" / name).write_bytes(Path(theirs).read_bytes())
 
     done = workplace.spotlight("run", "--resume", "second")
 
     assert done.code == 2
-    assert "journal.sqlite" in done.errors
+    assert "journal.records" in done.errors
     assert "Traceback" not in done.errors

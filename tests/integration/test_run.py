@@ -47,6 +47,12 @@ def test_a_run_trains_validates_and_reports(run: Path, done: Finished) -> None:
     assert events(run)[-1]["outcome"] == "finished"
 
 
+def test_a_local_run_leaves_no_key_behind(run: Path) -> None:
+    names = {path.name for path in run.rglob("*")}
+    assert "metrics.jsonl" in names
+    assert not names & {".coordinator.key", "operator.token", ".door.json"}
+
+
 def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path) -> None:
     from diffusers import QwenImageTransformer2DModel
 
@@ -68,10 +74,8 @@ def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path)
         assert torch.equal(tensor, validated[name]), name
 
 
-@pytest.mark.parametrize(
-    "weights",
-    ["best", *(pytest.param(each, marks=pytest.mark.slow) for each in ("ema", "newest"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["best", "ema", "newest"])
 def test_any_weights_of_a_run_can_be_exported_again(
     place: Workplace, run: Path, weights: str
 ) -> None:

@@ -13,6 +13,7 @@ from spotlight.errors import JobError
 from spotlight.jobs import job_from_data, job_to_yaml, parse_job
 from spotlight.jobs.former_fields import FORMER, Former, brought_up
 from spotlight.jobs.loading import job_paths
+from spotlight.jobs.losses import LOSSES
 from spotlight.jobs.stamp import Stamp
 
 TIMES = Former("0.1.0", default=4, to="training.options.times", losses=frozenset({"awm"}))
@@ -79,6 +80,53 @@ def test_effort_as_everybody_had_it_is_read_and_another_is_refused() -> None:
 def test_a_former_field_can_be_set_from_the_command_line() -> None:
     text = yaml.safe_dump(SMALLEST)
     assert parse_job(text, changes=["exploration.effort=fixed"]) == job_from_data(SMALLEST)
+
+
+NEW_NAMES = {
+    "nft_strength": ("strength", 1.0, 0.1),
+    "nft_times": ("times", 4, 8),
+    "nft_noisiest": ("noisiest", 1.0, 0.5),
+    "nft_shared_noise": ("shared_noise", False, True),
+    "awm_kl": ("old_kl", 1.0, 2.0),
+    "clip_range": ("clip_range", None, 0.2),
+}
+"""Of the fields that are options of losses since then: the name, the default, and another value."""
+LOSSES_THEN = ("diffusion_nft", "flow_grpo", "grpo_guard", "awm")
+DEFAULTS = {field: default for field, (_, default, _) in NEW_NAMES.items()}
+
+
+@pytest.mark.parametrize("field", NEW_NAMES)
+@pytest.mark.parametrize("loss", LOSSES_THEN)
+def test_a_field_of_one_loss_is_an_option_of_those_that_had_it(loss: str, field: str) -> None:
+    option, _, value = NEW_NAMES[field]
+    training = {"loss": loss, field: value}
+    if option in LOSSES[loss].options.__struct_fields__:
+        assert brought_up({"training": training})["training"] == {
+            "loss": loss,
+            "options": {option: value},
+        }
+        return
+    with pytest.raises(JobError) as refused:
+        brought_up({"training": training})
+    assert str(refused.value) == (
+        f"training.{field}: is no field any more; put it under `training.options` if your loss"
+        " takes it, or leave it out (Spotlight 0.1.0 reads it)"
+    )
+
+
+@pytest.mark.parametrize("loss", [*LOSSES_THEN, "my_losses:Mine"])
+def test_a_run_that_says_every_field_has_the_options_that_it_had(loss: str) -> None:
+    kind = LOSSES[loss].samplers[-1] if loss in LOSSES else "ode"
+    data = with_field("sampler.kind", kind)
+    job = job_from_data({**data, "training": {"loss": loss, **DEFAULTS}})
+    assert job == job_from_data({**data, "training": {"loss": loss}})
+
+
+def test_what_a_loss_of_the_users_own_was_told_of_its_rows_stays() -> None:
+    training = {"loss": "my_losses:Mine", **DEFAULTS, "nft_times": 8}
+    assert brought_up({"training": training})["training"]["options"] == {"times": 8}
+    with pytest.raises(JobError, match=r"^training\.clip_range: is no field any more"):
+        brought_up({"training": {"loss": "my_losses:Mine", "clip_range": 0.2}})
 
 
 # --- who wrote a file ---

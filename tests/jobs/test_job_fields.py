@@ -10,6 +10,9 @@ from smallest_job import SMALLEST, problem_of, with_field
 
 from spotlight.errors import JobError, UserError
 from spotlight.jobs import job_from_data
+from spotlight.jobs.losses import LOSSES
+
+LOSS_NAMES = ", ".join(f"`{name}`" for name in sorted(LOSSES))
 
 
 def test_the_smallest_job_has_defaults_for_everything_else() -> None:
@@ -103,14 +106,12 @@ def test_a_key_that_is_not_text_is_refused(key: object) -> None:
         (
             "training.loss",
             "ppo",
-            "must be `awm`, `diffusion_nft`, `flow_grpo`, `grpo_guard` or `module:Class`,"
-            " not `ppo`",
+            f"must be {LOSS_NAMES} or `module:Class`, not `ppo`",
         ),
         (
             "training.loss",
             "my losses:Mine",
-            "must be `awm`, `diffusion_nft`, `flow_grpo`, `grpo_guard` or `module:Class`,"
-            " not `my losses:Mine`",
+            f"must be {LOSS_NAMES} or `module:Class`, not `my losses:Mine`",
         ),
         (
             "exploration.mode",
@@ -169,7 +170,6 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("sampler.window.length", 0),
         ("sampler.window.earliest", -1),
         ("sampler.window.latest", 1),
-        ("sampler.window.stride", 0),
         ("sampler.window.slide_every", 0),
         ("scoring.attempts", 0),
         ("scoring.flat_iterations", 0),
@@ -185,7 +185,6 @@ def test_an_item_of_a_list_is_named_by_its_place() -> None:
         ("model.negative_prompt", "a\0b"),
         ("model.negative_prompt", "a\u2028b"),
         ("training.options.strength", 0.0),
-        ("training.options", {"strength": 0.0}),
         ("training.ema_decay", 1.0),
         ("training.rollout_decay", -0.1),
         ("training.rollout_decay_after", -1),
@@ -244,7 +243,6 @@ def test_a_value_at_its_bound_is_taken(path: str, value: object) -> None:
         ("sampler.steps", 1000),
         ("sampler.evaluation_steps", 1000),
         ("sampler.window.latest", 1000),
-        ("sampler.window.stride", 1000),
         ("sampler.window.slide_every", 1_000_000),
         ("sampler.micro_batch", 4096),
         ("sampler.degree", 1024),

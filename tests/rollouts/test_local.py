@@ -129,6 +129,7 @@ def kill(name: str) -> None:
     (named or workers())[-1].kill()
 
 
+@pytest.mark.slow
 def test_the_example_runs_as_it_is_printed() -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLE)], capture_output=True, text=True, timeout=200, check=False
@@ -166,6 +167,7 @@ def test_it_is_called_as_a_pipeline_of_diffusers() -> None:
             pipeline(PROMPTS, generator=[torch.Generator()])
 
 
+@pytest.mark.slow
 def test_the_blocking_twin_can_be_left_in_the_middle() -> None:
     model = load_model(SPEC)
     with BlockingRollouts.local(model=SPEC, sampler=SAMPLER, tensors=False) as rollouts:

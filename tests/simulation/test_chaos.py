@@ -33,7 +33,7 @@ def digest_in_a_process_of_its_own(seed: int, hash_seed: int) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("seed", [3, 9])
+@pytest.mark.parametrize("seed", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_seed_gives_one_history_wherever_it_runs(seed: int) -> None:
     digests = {digest_in_a_process_of_its_own(seed, hash_seed) for hash_seed in (1, 2)}
     assert digests == {run_seed(seed)[0].digest}
@@ -65,17 +65,21 @@ def test_every_fourth_seed_drives_a_session() -> None:
 def test_each_kind_of_fault_changes_something_and_harms_nothing(
     kind: FaultKind, seeds: Sequence[int]
 ) -> None:
-    effects = 0
-    for count, seed in enumerate(seeds, 1):
+    for seed in seeds:
         outcome, _ = run_seed(seed, [kind])
         assert outcome.violations == ()
-        effects += outcome.effective.get(kind, 0)
-        if effects and count > 2:
+        if outcome.effective.get(kind, 0):
             return
     pytest.fail(f"{kind} changed nothing")
 
 
-def test_jobs_and_sessions_survive_all_faults_together() -> None:
+def test_jobs_and_a_session_survive_all_faults_together() -> None:
+    outcomes = list(run_seeds(range(124, 132)))
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+
+
+@pytest.mark.slow
+def test_all_faults_together_change_something() -> None:
     outcomes = list(run_seeds(range(100, 124)))
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}
     effects = total_effects(outcomes)

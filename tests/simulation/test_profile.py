@@ -14,7 +14,12 @@ from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
 from spotlight_simulation.profile import load_profile
 
-REPLAYED = {"training.loss": "flow_grpo", "sampler.kind": "cps", "sampler.micro_batch": 4}
+REPLAYED = {
+    "training.loss": "flow_grpo",
+    "training.options": {},
+    "sampler.kind": "cps",
+    "sampler.micro_batch": 4,
+}
 EVEN = SOL_RL_SPLIT.with_name("even-split.yaml")
 
 

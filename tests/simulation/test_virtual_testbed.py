@@ -15,7 +15,7 @@ from spotlight_simulation.chaos import scratch_folder
 from spotlight_simulation.numerics import Fingerprints
 from spotlight_simulation.profile import load_profile
 from spotlight_simulation.real_numerics import RealNumerics
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 
 SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "validation.every": 2}
 """A micro-batch for each GPU."""
@@ -57,11 +57,13 @@ def test_exploration_fills_the_time_of_training_and_delays_nothing() -> None:
     assert totals.delayed == 0
 
 
+@pytest.mark.slow
 def test_weights_that_are_published_beside_training_delay_nothing() -> None:
     slowly = msgspec.structs.replace(load_profile(SOL_RL_SPLIT), publish_s=30.0)
     assert run(small("spotlight", 4), profile=slowly).totals.delay_s == 0.0
 
 
+@pytest.mark.slow
 def test_exploration_that_is_waited_for_shows_as_delay() -> None:
     changes = {"exploration.budget": "fixed", "exploration.candidates": 12}
     totals = run(small("uniform", 2, **changes)).totals
@@ -129,4 +131,4 @@ def test_a_job_that_fails_is_an_error_with_its_reason() -> None:
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs no recogniser."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LOG_INTERVAL_S = 60.0
-"""Of lines that say the same of every attempt."""
+"""Seconds between two lines that say the same of every attempt."""
 
 
 class CoordinatorLink:
@@ -52,7 +52,7 @@ class CoordinatorLink:
         self._enrolment = enrolment
         self._timings = timings
         self._number = 0
-        """Of the latest report."""
+        """The number of the latest report."""
         self._plan = 0
         """Number of the latest plan."""
         self._opened = False
@@ -61,10 +61,10 @@ class CoordinatorLink:
         self._lost_at: float | None = None
         """When the coordinator was lost; None while it is there."""
         self._refused_at: float | None = None
-        """Since when it refuses this node; None while it does not."""
+        """When it began to refuse this node; None while it does not."""
         self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
         self.coordinator: ActorRef | None = None
-        """That this node has joined, and whose plan it follows."""
+        """The coordinator that this node has joined, and whose plan it follows."""
 
     def open(self) -> None:
         """Report from now on."""

@@ -116,7 +116,7 @@ class NodeScheduler(Actor):
         self._pairs = {name: keys_for(name) for name in self._names()}
         """Keys of the workers. One that is started again has the same."""
         self._starts: dict[str, str] = {}
-        """By which the processes that run are known, by worker."""
+        """What each process that runs was handed at its start, and is known by; by worker."""
         self._accelerators: dict[str, dict[str, str]] = {}
         """What the environment says of them, by worker."""
         self._lives = WorkerLives(self._names(), timings.node)

@@ -61,7 +61,8 @@ class Grouping:
         self._reported: dict[str, int] = {}
         """The latest epoch that each worker has reported."""
         self._leaving: dict[str, set[str]] = {}
-        """With whom each worker may still be ending a step: those of the groups it is to leave."""
+        """The workers with whom each may still be ending a step: those of the groups it is to
+        leave."""
         self._epoch = 0
 
     # --- what happens ---

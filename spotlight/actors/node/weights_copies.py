@@ -43,9 +43,9 @@ class WeightsCopies:
         self._offers: dict[int, WeightsOffer] = {}
         """Those of the latest plan."""
         self._copies: dict[int, dict[str, BundleOffer]] = {}
-        """By version, and by what the trainers called the bundle."""
+        """The copies by version, and by what the trainers called the bundle."""
         self._broken: dict[int, set[str]] = {}
-        """By version, what could not be copied; the next attempt takes it whole."""
+        """What could not be copied, by version; the next attempt takes it whole."""
         self._missed: dict[int, MissedWeights] = {}
         self._transfers: dict[int, tuple[WeightsOffer, asyncio.Task[None]]] = {}
         """What is fetched now, by version, and the task that does."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class _Worker:
     refs: WorkerRefs
     number: int
-    """Of its latest plan."""
+    """The number of its latest plan."""
     has_spec_of: str = ""
     """The job whose spec it has."""
 
@@ -39,7 +39,8 @@ class WorkerPlans:
         self._workers: dict[str, _Worker] = {}
         self._job: JobPlan | None = None
         self._stop_at: float | None = None
-        """On the loop's clock; None while the node has no notice."""
+        """When workers are to have stopped, on the loop's clock; None while the node has no notice.
+        """
 
     def add(self, refs: WorkerRefs) -> None:
         """A worker is up."""

@@ -69,7 +69,7 @@ class Member(Actor):
         self._shared = shared
         self._leader: ActorRef | None = None
         self._plan = WorkerPlan(0)
-        """The latest."""
+        """The latest plan."""
         self._job: MemberJob | None = None
         self._model: Model | None = None
         """The one that is loaded; it stays warm between jobs."""

@@ -70,7 +70,7 @@ class Flux(Family):
         "ff_context.net.0.proj",
         "ff_context.net.2",
     )
-    """Flow-GRPO's list."""
+    """The list is Flow-GRPO's."""
     most_tokens = _T5_TOKENS
     attention: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states"),

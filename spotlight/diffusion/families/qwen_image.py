@@ -101,7 +101,7 @@ class QwenImage(Family):
         "txt_mlp.net.0.proj",
         "txt_mlp.net.2",
     )
-    """Flow-GRPO's list."""
+    """The list is Flow-GRPO's."""
     most_tokens = QWEN_TEXT_LENGTH
     text_lengths = (64, 128, QWEN_TEXT_LENGTH)
     attention: ClassVar[Mapping[str, tuple[str, ...]]] = {

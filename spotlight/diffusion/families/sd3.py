@@ -67,7 +67,7 @@ class StableDiffusion3(Family):
         "attn.add_v_proj",
         "attn.to_add_out",
     )
-    """Flow-GRPO's list."""
+    """The list is Flow-GRPO's."""
     untrained = frozenset({"pos_embed.pos_embed"})
     own_spacing = True
     most_tokens = _T5_TOKENS

@@ -48,7 +48,7 @@ class Terms:
     targets: Tensor
     """[M, T, C] float32: the velocity eps - x0 (`Noised`) or the next latents (`Replayed`)."""
     advantages: Tensor
-    """[M] float32"""
+    """[M] float32: the advantage of each row."""
     steps: Tensor
     """[M] int64: the step of the schedule that is replayed; 0 for `Noised`."""
     log_probs: Tensor
@@ -66,13 +66,13 @@ class Velocities(NamedTuple):
     """The velocities [M, T, C] float32 of the terms' rows under three policies."""
 
     current: Tensor
-    """Of the weights that are trained; differentiable."""
+    """The velocities of the weights that are trained; they are differentiable."""
     old: Tensor
-    """Of the weights that roll out, as they were before the iteration's first update: those that
-    sampled, or with reuse those after them; the velocities of `current`, detached, unless the loss
-    uses the old policy."""
+    """The velocities of the weights that roll out, as they were before the iteration's first
+    update: those that sampled, or with reuse those after them; the velocities of `current`,
+    detached, unless the loss uses the old policy."""
     reference: Tensor | None
-    """Of the weights that the job began with; None when `training.kl` is 0."""
+    """The velocities of the weights that the job began with; None when `training.kl` is 0."""
 
 
 class Loss(Protocol):

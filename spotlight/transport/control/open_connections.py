@@ -53,7 +53,7 @@ class OpenConnections:
         self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, None] = {}
-        """In the order in which they came."""
+        """Those that wait, in the order in which they came."""
         self._guests: dict[int, None] = {}
         """The one that has been silent for the longest time comes first."""
         self._leaving: dict[int, asyncio.TimerHandle] = {}

@@ -56,8 +56,8 @@ class PartialMessageGuard:
         self._delivered: set[int] = set()
         """Connections with a whole message since they were looked at."""
         self._suspects: dict[int, None] = {}
-        """Over their limit at the last look. A loop that had stalled may not have come to read what
-        they sent; by the next look, one period later, it has."""
+        """Connections that were over their limit at the last look. A loop that had stalled may not
+        have come to read what they sent; by the next look, one period later, it has."""
         self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self, descriptor: int) -> None:

@@ -53,10 +53,10 @@ class Router:
         self._owner = owner
         self._cut_offs = cut_offs
         self._links: dict[bytes, AcceptedLink] = {}
-        """By the name that libzmq knows the connection by."""
+        """The links, by the name that libzmq knows the connection by."""
         self._descriptors: dict[int, AcceptedLink] = {}
         self._of_key: dict[str, dict[AcceptedLink, None]] = {}
-        """In the order in which they came; no entry is empty."""
+        """The links of each key, in the order in which they came; no entry is empty."""
         self._blocked: dict[AcceptedLink, None] = {}
         """Links whose peers read too slowly."""
         self._receiving = False

@@ -61,6 +61,7 @@ async def test_some_previewed_seeds_are_regenerated_whether_or_not_they_are_trai
 
 
 @pytest.mark.parametrize("preview_steps", [None, 1])
+@pytest.mark.slow
 async def test_what_seeds_at_random_would_have_brought_is_told_whatever_the_steps_of_previews(
     town: Town, monkeypatch: pytest.MonkeyPatch, preview_steps: int | None
 ) -> None:
@@ -103,6 +104,7 @@ async def test_when_previews_mislead_exploration_stops_and_says_so(
     assert shares[stopped[0]["iteration"] - 1] == 0
 
 
+@pytest.mark.slow
 async def test_when_kept_seeds_break_their_promise_exploration_stops_though_nothing_is_probed(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +118,7 @@ async def test_when_kept_seeds_break_their_promise_exploration_stops_though_noth
     assert sum(share for share in told[1:7]) / 6 < 0.4
 
 
+@pytest.mark.slow
 async def test_without_probes_nothing_is_regenerated_but_what_is_trained_on(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +128,7 @@ async def test_without_probes_nothing_is_regenerated_but_what_is_trained_on(
     assert events(end.run_folder, "exploration_reduced") == []
 
 
+@pytest.mark.slow
 async def test_what_probes_have_shown_survives_a_kill(town: Town) -> None:
     calm = await town.run(spec())
     reference, recorded = list(town.world.trained), iterations(calm.run_folder)
@@ -143,6 +147,7 @@ async def test_what_probes_have_shown_survives_a_kill(town: Town) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_broken_promises_are_remembered_after_a_kill(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +164,7 @@ async def test_broken_promises_are_remembered_after_a_kill(
     assert 0.0 in shares[0]
 
 
+@pytest.mark.slow
 async def test_rewards_that_never_vary_are_gone_on_with(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,6 +197,7 @@ def fresh(**changes: Any) -> JobSpec:
     return job(iterations=3, exploration=exploration)
 
 
+@pytest.mark.slow
 async def test_fresh_weights_are_explored_with_before_each_rollout_by_all_workers(
     town: Town,
 ) -> None:
@@ -204,6 +211,7 @@ async def test_fresh_weights_are_explored_with_before_each_rollout_by_all_worker
     assert all(it["explore_s"] > 0 for it in iterations(end.run_folder))
 
 
+@pytest.mark.slow
 async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +233,7 @@ async def test_previews_that_are_the_samples_themselves_are_not_denoised_again(t
 
 
 @pytest.mark.parametrize("steps", [1, None])
+@pytest.mark.slow
 async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(
     town: Town, steps: int | None
 ) -> None:
@@ -246,6 +255,7 @@ async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(
 
 
 @pytest.mark.parametrize("mode", ["uniform", "bandit"])
+@pytest.mark.slow
 async def test_of_a_prompt_pool_those_are_trained_on_whose_rewards_contrast_most(
     town: Town, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:

@@ -57,7 +57,7 @@ def opened(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.sqlite"
+    return tmp_path / "journal.records"
 
 
 def progress(completed: int, **changes: object) -> SavedProgress:

@@ -61,11 +61,13 @@ async def excess(town: Town, *, noisy: bool) -> float:
     return (mean - MERIT - LUCK * RARELY) / error
 
 
+@pytest.mark.slow
 async def test_luck_that_chose_a_sample_is_no_part_of_its_reward(town: Town) -> None:
     assert abs(await excess(town, noisy=True)) < 3
     assert await excess(town, noisy=False) > 10
 
 
+@pytest.mark.slow
 async def test_only_the_rewards_that_are_noisy_are_drawn_again(town: Town) -> None:
     def rewards(wanted: Request) -> tuple[float, ...]:
         steady = derived_seed(wanted.seed) % 1000 / 1000
@@ -80,6 +82,7 @@ async def test_only_the_rewards_that_are_noisy_are_drawn_again(town: Town) -> No
     assert {one["rank_correlation"] for one in others} == {1.0}, "by the steady one"
 
 
+@pytest.mark.slow
 async def test_a_choice_by_luck_alone_keeps_its_promise_nowhere_and_stops_exploration(
     town: Town,
 ) -> None:
@@ -91,12 +94,14 @@ async def test_a_choice_by_luck_alone_keeps_its_promise_nowhere_and_stops_explor
     assert 0.0 in {event["share"] for event in reduced}
 
 
+@pytest.mark.slow
 async def test_without_reuse_every_sample_is_scored_afresh_anyway(town: Town) -> None:
     town.world.reward = Noise(again=False)  # type: ignore[method-assign]
     end = await town.run(spec({"noisy": True}, exploration={"reuse": False}))
     assert end.outcome == "finished", "previews have one reward"
 
 
+@pytest.mark.slow
 async def test_a_preview_that_lacks_the_second_reward_is_a_failure_of_the_scorer(
     town: Town,
 ) -> None:
@@ -108,6 +113,7 @@ async def test_a_preview_that_lacks_the_second_reward_is_a_failure_of_the_scorer
 
 
 @pytest.mark.parametrize("after_s", range(21, 70, 8))
+@pytest.mark.slow
 async def test_a_coordinator_that_comes_back_draws_nothing_again_that_it_has(
     town: Town, after_s: int
 ) -> None:
@@ -123,6 +129,7 @@ async def test_a_coordinator_that_comes_back_draws_nothing_again_that_it_has(
     assert_trained_on_one_draw(town.world)
 
 
+@pytest.mark.slow
 async def test_trainers_that_are_lost_begin_again_with_the_same_draws(town: Town) -> None:
     town.world.reward = Noise(again=True)  # type: ignore[method-assign]
     await town.join("spare", "reserved")
@@ -135,6 +142,7 @@ async def test_trainers_that_are_lost_begin_again_with_the_same_draws(town: Town
     assert_trained_on_one_draw(town.world)
 
 
+@pytest.mark.slow
 async def test_a_worker_that_is_lost_and_a_scorer_that_fails_cost_only_time(town: Town) -> None:
     noise, failed = Noise(again=True), set[str]()
 

@@ -149,6 +149,7 @@ async def test_a_coordinator_may_be_killed_at_any_time(town: Town, after_s: int)
 
 
 @pytest.mark.parametrize("moment", [in_the_rollout, in_training_while_exploring])
+@pytest.mark.slow
 async def test_what_exploration_has_learned_survives_a_kill(
     town: Town, moment: Callable[..., object]
 ) -> None:
@@ -161,6 +162,7 @@ async def test_what_exploration_has_learned_survives_a_kill(
     await as_if_nothing_had_happened(town, reference, spec)
 
 
+@pytest.mark.slow
 async def test_three_kills_in_a_row_change_nothing(town: Town) -> None:
     spec = job()
     reference = await calm(town, spec)
@@ -200,6 +202,7 @@ async def test_what_is_running_goes_on_and_is_not_granted_again(town: Town) -> N
     assert set(counted.values()) == {1}
 
 
+@pytest.mark.slow
 async def test_a_window_budget_goes_on_too(town: Town) -> None:
     spec = job(exploration={"budget": "window", "candidates": 8})
     await town.submit(spec)
@@ -239,6 +242,7 @@ async def test_a_run_that_ended_is_not_begun_again(town: Town) -> None:
 
 @pytest.mark.parametrize("checkpoint_every", [1, 2, 9])
 @pytest.mark.parametrize("moment", [in_the_rollout, in_training_after_exploring])
+@pytest.mark.slow
 async def test_with_the_trainers_lost_too_it_goes_on_from_the_state_that_they_left(
     town: Town, moment: Callable[..., object], checkpoint_every: int
 ) -> None:
@@ -260,6 +264,7 @@ async def test_with_the_trainers_lost_too_it_goes_on_from_the_state_that_they_le
 
 @pytest.mark.parametrize("checkpoint_every", [1, 2, 9])
 @pytest.mark.parametrize("moment", [in_the_rollout, in_training_after_exploring])
+@pytest.mark.slow
 async def test_with_the_state_lost_too_it_goes_on_from_the_checkpoint(
     town: Town, moment: Callable[..., object], checkpoint_every: int
 ) -> None:
@@ -284,6 +289,7 @@ async def test_with_the_state_lost_too_it_goes_on_from_the_checkpoint(
     assert by_iteration(town.world.trained) == by_iteration(reference)
 
 
+@pytest.mark.slow
 async def test_samples_of_weights_that_are_trained_again_are_denoised_again(town: Town) -> None:
     await town.join("second", "reserved")
     await town.submit(job(checkpoint_every=9, training={"ranks": 2}))
@@ -299,6 +305,7 @@ async def test_samples_of_weights_that_are_trained_again_are_denoised_again(town
     assert times == {0: {2}, 1: {2}, 2: {1}}
 
 
+@pytest.mark.slow
 async def test_samples_that_lost_trainers_had_are_not_denoised_again(town: Town) -> None:
     await town.submit(job(checkpoint_every=9))
     await in_training_after_exploring(town)
@@ -321,6 +328,7 @@ async def test_what_was_given_up_is_tried_again_when_a_user_resumes(town: Town) 
     all_recorded(await town.ended(), spec)
 
 
+@pytest.mark.slow
 async def test_every_node_may_be_lost_with_the_coordinator(town: Town) -> None:
     spec = job()
     reference = await calm(town, spec)
@@ -335,6 +343,7 @@ async def test_every_node_may_be_lost_with_the_coordinator(town: Town) -> None:
     assert by_iteration(town.world.trained) == by_iteration(reference)
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_joins_late_is_waited_for(town: Town) -> None:
     """Its node was cut off; another reserved one is there at once."""
     spec = job()

@@ -44,6 +44,7 @@ def reused(run: str) -> list[int]:
     return [iteration["samples_reused"] for iteration in iterations(run)]
 
 
+@pytest.mark.slow
 async def test_the_previews_of_an_iteration_are_its_samples(town: Town) -> None:
     end = await town.run(spec())
     assert end.outcome == "finished"
@@ -53,6 +54,7 @@ async def test_the_previews_of_an_iteration_are_its_samples(town: Town) -> None:
     assert [len(train.samples) for train in town.world.trained] == [SAMPLES] * ITERATIONS
 
 
+@pytest.mark.slow
 async def test_advantages_are_those_of_the_previews_that_are_trained_on(town: Town) -> None:
     the_job = spec()
     await town.run(the_job)
@@ -75,6 +77,7 @@ async def test_advantages_are_those_of_the_previews_that_are_trained_on(town: To
             assert ratios == pytest.approx([ratios[0]] * 4), "all but their common scale"
 
 
+@pytest.mark.slow
 async def test_training_goes_on_while_weights_are_published(town: Town) -> None:
     town.world.publish_s = 7.0
     end = await town.run(spec("window"))
@@ -89,6 +92,7 @@ async def test_training_goes_on_while_weights_are_published(town: Town) -> None:
     assert versions == {iteration: iteration - 1 for iteration in range(1, ITERATIONS)}
 
 
+@pytest.mark.slow
 async def test_where_the_weights_have_moved_too_far_seeds_are_denoised_again(town: Town) -> None:
     town.world.drift = 2 * MOST_DRIFT
     end = await town.run(spec())
@@ -100,6 +104,7 @@ async def test_where_the_weights_have_moved_too_far_seeds_are_denoised_again(tow
     assert reused(end.run_folder) == [0] * ITERATIONS
 
 
+@pytest.mark.slow
 async def test_a_drift_that_is_not_a_number_is_too_far(town: Town) -> None:
     town.world.drift = float("nan")
     end = await town.run(spec())
@@ -107,6 +112,7 @@ async def test_a_drift_that_is_not_a_number_is_too_far(town: Town) -> None:
     assert granted(town, "rollout") == dict.fromkeys(range(ITERATIONS), SAMPLES)
 
 
+@pytest.mark.slow
 async def test_prompt_groups_that_are_not_whole_are_denoised_with_the_new_weights(
     town: Town,
 ) -> None:
@@ -124,6 +130,7 @@ async def test_prompt_groups_that_are_not_whole_are_denoised_with_the_new_weight
     assert reused(end.run_folder) == [0] * ITERATIONS
 
 
+@pytest.mark.slow
 async def test_previews_that_are_nearly_there_are_waited_for(town: Town) -> None:
     town.world.denoise_s = 5.5  # the second batch ends a little after training
     end = await town.run(spec("window", validation={"prompts": 1}))
@@ -154,6 +161,7 @@ def _last_of_each(trained: list[Train]) -> list[Train]:
     return list({train.iteration: train for train in trained}.values())
 
 
+@pytest.mark.slow
 async def test_trainers_that_are_lost_begin_again_with_the_same_samples(town: Town) -> None:
     the_job = spec()
     reference = await calm(town, the_job)
@@ -166,6 +174,7 @@ async def test_trainers_that_are_lost_begin_again_with_the_same_samples(town: To
     assert trained_samples(_last_of_each(town.world.trained)) == trained_samples(reference)
 
 
+@pytest.mark.slow
 async def test_what_makes_groups_whole_is_handed_out_before_more_is_there_to_choose_from(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +202,7 @@ class TestAnIterationInTwoParts:
         "training": {"updates_per_iteration": 2, "rollout_decay": 0.5}
     }
 
+    @pytest.mark.slow
     async def test_half_of_the_groups_are_trained_first(self, town: Town) -> None:
         end = await town.run(spec("window", **self.SPEC))
         assert end.outcome == "finished"
@@ -210,6 +220,7 @@ class TestAnIterationInTwoParts:
             if first.iteration == rest.iteration:
                 assert {s.prompt for s in first.samples}.isdisjoint(s.prompt for s in rest.samples)
 
+    @pytest.mark.slow
     async def test_nobody_waits_for_previews_that_end_after_training(self, town: Town) -> None:
         """They are for the later part."""
         town.world.denoise_s = 9.0
@@ -249,6 +260,7 @@ class TestAnIterationInTwoParts:
         assert len(set(parts)) == len(parts)
         assert sum(len(one.samples) for one in town.world.trained) == SAMPLES * ITERATIONS
 
+    @pytest.mark.slow
     async def test_a_kill_does_not_make_training_shorter_than_it_was(self, town: Town) -> None:
         """Of its two parts, 10 s each, the coordinator hears of one again."""
         town.world.denoise_s = 2.0
@@ -264,6 +276,7 @@ class TestAnIterationInTwoParts:
         assert min(one["train_s"] for one in iterations(last.run_folder)) >= 20.0
 
     @pytest.mark.parametrize("group", [0, 1])
+    @pytest.mark.slow
     async def test_where_all_groups_of_a_part_are_dropped_the_rest_is_trained_at_once(
         self, town: Town, group: int
     ) -> None:

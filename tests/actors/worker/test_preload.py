@@ -83,6 +83,7 @@ print(sorted(set(asked)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 async def test_what_is_imported_asks_for_a_gpu_without_initialising_cuda() -> None:
     """CUDA's own way of counting GPUs initialises it."""

@@ -19,7 +19,7 @@ from spotlight_simulation.chaos import scratch_folder
 from spotlight_simulation.numerics import Fingerprints
 from spotlight_simulation.profile import load_profile
 from spotlight_simulation.real_numerics import RealNumerics
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 
 REFERENCE = Case(task="ocr", rival="rollouts", seed=1)
 OTHER = Case(task="ocr", rival="regenerate", seed=1)
@@ -82,6 +82,7 @@ def test_a_reference_that_learned_nothing_sets_no_goal(tmp_path: Path) -> None:
         runs.goal(OTHER)
 
 
+@pytest.mark.slow
 def test_a_run_is_over_after_its_limit() -> None:
     job = virtual_job("ocr", "rollouts", 0, {"group_size": 4, "prompts.per_iteration": 2})
     with scratch_folder() as folder:
@@ -96,10 +97,11 @@ def test_a_run_is_over_after_its_limit() -> None:
     assert len(run.iterations) < job.iterations
 
 
+@pytest.mark.slow
 def test_another_order_of_the_same_samples_gives_other_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())
     job = virtual_job("ocr", "rollouts", 0, SMALL)
     scores = []
     for numerics in (RealNumerics(job), OtherOrder(job), OtherOrder(job)):

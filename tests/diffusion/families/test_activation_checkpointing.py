@@ -75,8 +75,7 @@ def trained(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("tuning", ["full", "lora"])
-@pytest.mark.parametrize("training", [NFT, GRPO], ids=["diffusion_nft", "flow_grpo"])
+@pytest.mark.parametrize(("tuning", "training"), [("full", GRPO), ("lora", NFT)])
 def test_updates_have_the_same_bits_with_blocks_computed_twice(
     checkpoint_of: Callable[[str], Path], name: str, tuning: str, training: TrainingSpec
 ) -> None:

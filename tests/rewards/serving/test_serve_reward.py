@@ -126,26 +126,29 @@ def test_a_killed_server_costs_an_error_and_not_a_reward() -> None:
             build_scorer(reward(url, attempts=1)).score(IMAGES, PROMPTS)
 
 
+REFUSALS: list[tuple[list[str], str]] = [
+    (["no_such_module:Mean"], "no_such_module"),
+    ([f"{SERVED}:Maen"], "did you mean `Mean`"),
+    ([f"{SERVED}:Mean", "--options", '{"size": 3}'], "size"),
+    ([f"{SERVED}:Mean", "--options", "3"], "--options is not a JSON object"),
+    (["not a name"], "not a name"),
+    ([f"{SERVED}:Mean", "--host", "256.0.0.1"], "256.0.0.1"),
+    ([f"{SERVED}:Mean", "--authorization-variable", "NOT_THERE"], "NOT_THERE"),
+    (["ocr", "--options", '{"size": 3}'], "options"),
+    ([f"{SERVED}:Mean", "--host", "0.0.0.0"], "--authorization-file"),
+    ([f"{SERVED}:Mean", "--host", "0.0.0.0", "--plain"], "--authorization-file"),
+    (
+        [f"{SERVED}:Mean", "--host", "0.0.0.0", "--authorization-variable", "HOME"],
+        "--certificate and --key, or --plain",
+    ),
+    ([f"{SERVED}:Mean", "--certificate", "a"], "--certificate and --key, or neither"),
+    ([f"{SERVED}:Mean", "--certificate", "a", "--key", "b"], "--certificate a, --key b: they"),
+]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
-    [
-        (["no_such_module:Mean"], "no_such_module"),
-        ([f"{SERVED}:Maen"], "did you mean `Mean`"),
-        ([f"{SERVED}:Mean", "--options", '{"size": 3}'], "size"),
-        ([f"{SERVED}:Mean", "--options", "3"], "--options is not a JSON object"),
-        (["not a name"], "not a name"),
-        ([f"{SERVED}:Mean", "--host", "256.0.0.1"], "256.0.0.1"),
-        ([f"{SERVED}:Mean", "--authorization-variable", "NOT_THERE"], "NOT_THERE"),
-        (["ocr", "--options", '{"size": 3}'], "options"),
-        ([f"{SERVED}:Mean", "--host", "0.0.0.0"], "--authorization-file"),
-        ([f"{SERVED}:Mean", "--host", "0.0.0.0", "--plain"], "--authorization-file"),
-        (
-            [f"{SERVED}:Mean", "--host", "0.0.0.0", "--authorization-variable", "HOME"],
-            "--certificate and --key, or --plain",
-        ),
-        ([f"{SERVED}:Mean", "--certificate", "a"], "--certificate and --key, or neither"),
-        ([f"{SERVED}:Mean", "--certificate", "a", "--key", "b"], "--certificate a, --key b: they"),
-    ],
+    [*REFUSALS[:3], *(pytest.param(*each, marks=pytest.mark.slow) for each in REFUSALS[3:])],
 )
 def test_what_cannot_be_served_is_one_line(arguments: list[str], problem: str) -> None:
     process = start(*arguments)

@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from spotlight.actors.coordinator.job.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.mirroring import Mirroring
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal, SavedProgress
-from spotlight.actors.coordinator.tenant.request_plans import unexplored
+from spotlight.actors.coordinator.tenant.request_plans import exploration_settings, unexplored
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.exploration.explored import Explored
+from spotlight.policies.exploration.record import ExplorationRecord
 from spotlight.policies.exploration.training_window import WindowPredictor
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_metrics import IterationMetrics
@@ -57,9 +57,14 @@ class JobProgress:
         known = self._journal.progress().get(completed)
         self.saved = known or SavedProgress(0, unexplored(self._job, 0), ())
         self.window = WindowPredictor(self.saved.training_seconds)
-        learnt = self._journal.knowledge(completed)
         self.exploration = ExplorationRecord(
-            self._job, self.saved, learnt, self._categories, self._record.event
+            exploration_settings(self._job),
+            self.saved.explored,
+            self._journal.knowledge(completed),
+            categories=self._categories,
+            agreement=self.saved.agreement,
+            gain=self.saved.gain,
+            worth=self.saved.worth,
         )
         self.metrics = IterationMetrics(iteration=completed)
         self.flat_iterations = self.saved.flat_iterations

@@ -102,9 +102,9 @@ class RequestQueue:
         self._actor = actor
         self._lease_s = lease_s
         self._outline: Hashable = ()
-        """Of the backlog, when it was told last."""
+        """The outline of the backlog when it was told last."""
         self._leaders: dict[str, ActorRef] = {}
-        """By the name of the worker."""
+        """The leaders by the name of their worker."""
         self._to_do: deque[Instruction | _Reply] = deque()
         """What follows from the messages of this turn, once their rows are in the journal."""
         self._turn: asyncio.Task[None] | None = None
