@@ -80,7 +80,7 @@ from spotlight.record.run_events import (
 from spotlight.types import StoreEndpoint
 
 MOST_RECOVERIES = 3
-"""So often in a row trainers are replaced without a trained iteration: a job whose training ends
+"""How often in a row trainers are replaced without a trained iteration: a job whose training ends
 every process that does it must end, too."""
 
 
@@ -169,7 +169,7 @@ class TrainerMachine(Generic[RankT]):
     ranks: tuple[RankT, ...] = field(default=(), init=False)
     """The workers that train, in the order of their ranks; nobody until they are appointed."""
     _at: ResumePoint | None = field(default=None, init=False)
-    """The job goes on from there; None until that is settled."""
+    """The point from which the job goes on; None until that is settled."""
     _chosen: tuple[RankT, ...] = field(default=(), init=False)
     """They are appointed when it is known where their state is."""
     _ready: bool = field(default=False, init=False)
@@ -177,7 +177,7 @@ class TrainerMachine(Generic[RankT]):
     _has_begun: bool = field(default=False, init=False)
     _is_over: bool = field(default=False, init=False)
     _silent: dict[int, float] = field(default_factory=dict, init=False)
-    """Ranks that are out of reach, by epoch, with when something was heard of them last."""
+    """When something was last heard of ranks that are out of reach, by epoch."""
     _asked: set[int] = field(default_factory=set, init=False)
     """Ranks, by epoch, whose answer is awaited."""
     _announced: set[str] = field(default_factory=set, init=False)

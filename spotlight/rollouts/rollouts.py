@@ -71,7 +71,7 @@ class Rollouts:
         """Groups by number: whose they are, what was asked for, and as the how manieth."""
         self._streams: dict[GroupStream, None] = {}
         self.knowledge = Knowledge()
-        """Not for users: what explorations have learnt of prompts."""
+        """What explorations have learnt of prompts; it is not for users."""
         self._published = asyncio.Condition()
         self._publishing = asyncio.Lock()
         self._lost: SpotlightError | None = None

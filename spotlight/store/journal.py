@@ -42,7 +42,8 @@ class Journal:
         self._file: int | None = None
         """Descriptor of the file; None before there is one."""
         self._live_bytes = 0
-        """Bytes that were not gone when the file was opened, or was written anew last."""
+        """Bytes of the file, if it had been written anew when it was opened or was written anew
+        last."""
         self._has_begun = False
         self._refusal = ""
 

@@ -81,7 +81,7 @@ from spotlight.timings import RejoinTimings
 from spotlight.types import WorkerState
 
 SENT_AT_ONCE = 64
-"""No more plans than these are sent in one turn of the loop: that takes 3 ms."""
+"""How many plans are sent in one turn of the loop: 3 ms."""
 
 
 class FleetTable(Generic[WordT, TaskT]):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from spotlight.actors.coordinator.tenant.tenant import Tenant
 
 _DEMANDS_PER_S = 2000
-"""Of all nodes together, unless something is told again."""
+"""Demands of all nodes together in a second, unless something is told again."""
 _FEW_NODES = 32
-"""So few are told of every change at once."""
+"""How many nodes are few enough to be told of every change at once."""
 
 
 class NodeBriefing:

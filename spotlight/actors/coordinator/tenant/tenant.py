@@ -49,7 +49,8 @@ from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, RequestKind
 
 _MOST_REPORTS = 32_768
-"""That wait at the dispatcher: thousands of workers may speak while it writes its journal."""
+"""Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
+journal."""
 _STATUS_LINES_PER_S = 2000
 
 
@@ -127,7 +128,7 @@ class Tenant(Actor, ABC):
         self.store, self.nodes, self.timings = around.store, around.fleet, around.timings
         self.journal, self.profile, self.came_back = journal, profile, came_back
         self.status = JobStatus(job=service.title, phase="preparing")
-        """As it was told last."""
+        """The status as it was told last."""
         self.ended: JobStatus | None = None
         """Its last status."""
         self.listens_until = self.now() + listen_s
