@@ -1,4 +1,4 @@
-"""Notice sources of other packages: their classes, as entry points of the group `spotlight.notices`.
+"""Notice sources of other packages: classes named by entry points of the group `spotlight.notices`.
 
 Whoever installs such a package on a node has it run there, so nothing else allows it.
 """
