@@ -35,7 +35,7 @@ from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.processes import NodeSpec
 
 SEEDS = 2000
-QUICK_SEEDS = 40
+QUICK_SEEDS = 16
 
 
 def virtual_per_cpu_second(members: int) -> float:
