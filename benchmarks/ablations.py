@@ -34,6 +34,7 @@ import yaml
 
 from benchmarks.direct_training import Clock, train_on_previews
 from benchmarks.exploration.ratios import student_margin
+from benchmarks.exploration.rival_jobs import with_changes
 from benchmarks.report import Report, at_least_one
 from benchmarks.time_to_target import Curve, smoothed
 from spotlight.jobs import JobSpec, job_from_data
@@ -43,11 +44,12 @@ HERE = Path(__file__).parent
 EXAMPLES = HERE.parent / "examples"
 PROFILE = HERE / "profiles" / "sol-rl-split.yaml"
 VERSION = 1
-"""Of what a run computes: raised when that changes, so that kept runs are made again."""
+"""The version of what a run computes: it is raised when that changes, so that kept runs are made
+again."""
 
 TASKS = ("ocr", "compositional")
 LEVELS = (50, 75, 95)
-"""Per cent of base's way."""
+"""Levels in per cent of base's way."""
 _LEAST = 11
 """Iterations of a job: more than a warm-up."""
 
@@ -65,16 +67,16 @@ _TASK: dict[str, dict[str, Any]] = {
 _SECOND_ORDER: dict[str, Any] = {"sampler.solver": "dpmpp_2m", "sampler.steps": 4}  # of 8
 VARIANTS: dict[str, dict[str, Any]] = {
     "base": {},
-    "noisiest half": {"training.nft_noisiest": 0.5},
+    "noisiest half": {"training.options.noisiest": 0.5},
     "warm-up": {"training.warmup_updates": 20},  # 10 iterations
     "betas": {"training.adam_betas": [0.9, 0.99]},
     "second order": _SECOND_ORDER,
-    "together": {"training.nft_noisiest": 0.5, "training.warmup_updates": 20} | _SECOND_ORDER,
+    "together": {"training.options.noisiest": 0.5, "training.warmup_updates": 20} | _SECOND_ORDER,
     "shared noise": {"training.loss": "benchmarks.ablation_losses:SharedNoise"},
     "cool-down": {"training.learning_rate_schedule": "cosine"},
-    "four times": {"training.nft_times": 4},
+    "four times": {"training.options.times": 4},
     "four times, stratified": {
-        "training.nft_times": 4,
+        "training.options.times": 4,
         "training.loss": "benchmarks.ablation_losses:StratifiedTimes",
     },
 }
@@ -172,10 +174,7 @@ def _settings(key: Key, scale: Scale) -> dict[str, Any]:
     example = yaml.safe_load((EXAMPLES / f"{task}-tiny.yaml").read_text())
     data: dict[str, Any] = {name: example[name] for name in _SECTIONS if name in example}
     own = {"name": _slug(key), "seed": seed, "validation.prompts": scale.validated}
-    for path, value in (own | _COMMON | _TASK[task] | VARIANTS[variant]).items():
-        section, _, field = path.rpartition(".")
-        (data[section] if section else data)[field] = value
-    return data
+    return with_changes(data, own | _COMMON | _TASK[task] | VARIANTS[variant])
 
 
 def _job(data: dict[str, Any], scale: Scale, profile: Profile) -> JobSpec:

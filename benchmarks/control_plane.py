@@ -53,19 +53,21 @@ import psutil
 from benchmarks.control_plane_farm import BATCH, Config, keys_of, offer
 from benchmarks.control_plane_loss import double_loss
 from benchmarks.report import Report, quantile
+from spotlight.actors.coordinator.fleet import NodeTask
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
+from spotlight.policies.fleet.fleet_events import Heard, TenantBegan
+from spotlight.policies.fleet.table import FleetTable
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.running.client import connect
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.timings import WeightsTimings
 from spotlight.transport.control.keys import KeyPair, place_of
 from spotlight.transport.tensors import BundleStore
@@ -76,9 +78,9 @@ _WORKERS = 8
 _FARMS = 4
 _GROUP_SIZE = 32
 _REPORTS_PER_S = 2000.0
-"""As many as 8,000 workers send that report every four seconds."""
+"""Reports in a second: as many as 8,000 workers send every four seconds."""
 _GRANTS = 5000
-"""So many are timed, if so much waits."""
+"""How many grants are timed, if so much waits."""
 _LIMIT_S = 480.0
 
 
@@ -96,7 +98,7 @@ class _Extent:
     rounds: int
     """Pairs, with and without keys."""
     asks: int
-    """In each; of tells ten times as many."""
+    """Asks in each measurement; of tells there are ten times as many."""
     handshakes: int
 
 
@@ -405,11 +407,13 @@ def _publication_cpu_s(nodes: int) -> float:
     """Every node is told where to pull a version from, and says that it has it."""
     here = offer("weights").store
     ref = ActorRef("nowhere", "node", 1)
-    roster = Roster()
+    table: FleetTable[NodeReport, NodeTask] = FleetTable(ref)
+    table.handle(TenantBegan("job"), 0.0)
+    roster = table.tenants["job"]
     for number in range(nodes):
         name = f"n{number:04d}"
         store = msgspec.structs.replace(here, machine=name)
-        roster.join(NodeReport(1, name, "spot", ref, (), store))
+        table.handle(Heard("job", NodeReport(1, name, "spot", ref, (), store)), 0.0)
     publications = Publications({}, roster, WeightsTimings())
     weights = offer("weights")
     began = time.process_time()
@@ -440,7 +444,7 @@ def _rows_per_second(seconds: float) -> dict[str, float]:
     found = {}
     for name, events in (("rows_per_second", 1), ("rows_per_second_in_groups_of_20", 20)):
         with tempfile.TemporaryDirectory() as folder:
-            file = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
+            file = Journal.open(Path(folder) / NAME, "benchmark")
             store = BundleStore(Path(folder), token="benchmark")  # it keeps nothing
             journal, count = JobJournal(file, store, lambda error: None), 0
             end = time.monotonic() + seconds

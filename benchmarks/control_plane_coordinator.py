@@ -31,7 +31,7 @@ class Clock:
     def __init__(self, path: Path) -> None:
         self._lines = path.open("w", buffering=1)
         self._read: dict[str, tuple[int, int]] = {}
-        """By the worker whose batch is done."""
+        """What was read, by the worker whose batch is done."""
         self._decode = vars(remote)["decode_message"]
         self._tell = vars(request_queue)["try_tell"]
 

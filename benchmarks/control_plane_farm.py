@@ -61,13 +61,13 @@ class Config(msgspec.Struct, frozen=True):
     """What a farm holds."""
 
     name: str
-    """By which the coordinator knows its key."""
+    """The name by which the coordinator knows its key."""
     coordinator: str
     nodes: tuple[str, ...]
     workers: int
-    """Of each node."""
+    """Workers of each node."""
     pull_s: float
-    """Between two reports of a worker."""
+    """Seconds between two reports of a worker."""
     pool: Pool = "spot"
 
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable
 from benchmarks.control_plane_farm import offer
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Completed, HeldLease, Pull
-from spotlight.policies.dispatch.instructions import GrantLease, Instruction, RequestsFinished
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import GrantLease, Instruction, RequestsFinished
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.types import Request, RequestId, SamplingSettings
 
 _OF_NODE = 8
 _CREDITS, _BATCH = 2, 2
-"""Of every report, as a leader's."""
+"""What every report says, as a leader's does."""
 _EPOCH = 1
 _SETTINGS = SamplingSettings("ode", 10, None, 1.0, 0.0, None, 32, 64, _BATCH)
 

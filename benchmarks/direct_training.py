@@ -19,7 +19,7 @@ from spotlight.diffusion.samplers import SampleBatch
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed, draw_prompts
 from spotlight.policies.exploration.selection import max_variance_subset
-from spotlight.studies.one_process import OneProcess, ScoredSamples
+from spotlight_simulation.one_process import OneProcess, ScoredSamples
 from spotlight_simulation.profile import Profile
 
 RESERVED, SPOT = 4, 8

@@ -169,7 +169,7 @@ class _DrawnRate(PassFailRewards):
 @dataclass(frozen=True)
 class _Scenario:
     kinds: dict[str, RewardKind]
-    """That the rivals have in place of the bandit's."""
+    """The kinds that the rivals have in place of the bandit's."""
     new: Callable[[random.Random], float]
     """A prompt's true parameter."""
     reward: Callable[[random.Random, float], float]
@@ -273,6 +273,12 @@ def _explored(scenario: _Scenario, name: str, seed: int) -> _Explored:
     return explored
 
 
+class _Greedy(BanditPlanner):
+    """The bandit without its uniform share."""
+
+    UNIFORM_EVERY = sys.maxsize
+
+
 def _planner(
     scenario: _Scenario, name: str, seed: int, iteration: int, knowledge: Knowledge
 ) -> BanditPlanner | UniformPlanner:
@@ -284,7 +290,8 @@ def _planner(
             keep=KEEP,
             candidates=scenario.candidates,
         )
-    return BanditPlanner(
+    kind = BanditPlanner if name == "bandit" else _Greedy
+    return kind(
         job_seed=seed,
         iteration=iteration,
         prompts=[str(number) for number in range(GROUPS)],
@@ -293,7 +300,6 @@ def _planner(
         most=8 * KEEP,
         rewards=scenario.kinds.get(name, scenario.kinds["bandit"]),
         knowledge=knowledge,
-        uniform_every=10 if name == "bandit" else sys.maxsize,
     )
 
 

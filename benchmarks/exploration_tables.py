@@ -31,7 +31,7 @@ TAGGED = {
     "compositional-hopeless-mixed": ("compositional-tiny/mixed-train", 5),
     "ocr-mixed": ("ocr-tiny/mixed-train", 8),
 }
-"""Of tables whose prompts have categories: the prompts, and of how many each row is the first."""
+"""The prompts of tables that have categories, and of how many each row is the first."""
 CELLS = ((4, 2), (8, 2), (4, 4), (8, 4), (4, 8))
 """Kept seeds of a prompt, and candidates for each of them."""
 
@@ -118,7 +118,7 @@ class _Cell:
     error: float
     """Standard error of the ratio, paired over shuffles."""
     coverage: float
-    """Of the prompts' standard deviations over all seeds of the table."""
+    """The coverage of the prompts' standard deviations over all seeds of the table."""
 
 
 def _cell(

@@ -13,27 +13,25 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import diffusers
-import msgspec
 import psutil
 import torch
 import yaml
 
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.store.journal import NAME as JOURNAL
 from spotlight_simulation.pipeline_comparison import Case, Difference, compare
+from spotlight_simulation.saved_rows import saved_rows
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -67,7 +65,7 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
 }
 """Sizes, guidance and changes of the scheduler; sizes are odd numbers of patches too."""
 FIRST_ORDER = {"solver_order": 1, "disable_corrector": list(range(1000))}
-"""Of UniPC, whose first order is Euler's step."""
+"""What makes UniPC first order, which is Euler's step."""
 
 
 def make_checkpoint(name: str, folder: Path) -> None:
@@ -171,11 +169,9 @@ def models_per_process(runs: Iterable[Path]) -> int:
 
 def _is_half_done(run: Path) -> bool:
     """Whether a commit is saved of a sample that is in the middle of its steps."""
-    address = f"file:{run / 'journal.sqlite'}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True)) as connection:
-        records = connection.execute("select key, body from record").fetchall()
-    saved = [msgspec.json.decode(it, type=SavedRow) for key, it in records if b"request/" in key]
-    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in saved)
+    journal = run / JOURNAL
+    saved = saved_rows({journal: journal.read_bytes()})
+    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in saved.values())
 
 
 def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> None:

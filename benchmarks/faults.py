@@ -49,7 +49,7 @@ from spotlight.jobs import JobSpec, job_from_data
 from spotlight.running.client import CoordinatorClient, connect
 
 WORKERS = 2
-"""Of each node."""
+"""Workers of each node."""
 NODES = (RESERVED, SPOT, OTHER_SPOT)
 START_LIMIT_S = 180.0
 END_LIMIT_S = 300.0
@@ -289,7 +289,7 @@ def _job(base: Path, iterations: int) -> JobSpec:
             "iterations": iterations,
             "group_size": 8,
             "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "nft_times": 2},
+            "training": {"micro_batch": 4, "options": {"times": 2}},
             "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
             "validation": {"seeds": 1, "every": 2},
         }

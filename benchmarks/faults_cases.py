@@ -23,7 +23,7 @@ PAIRS = (
     (SPOT, OTHER_SPOT),
 )
 INSIDE = ((RESERVED, RESERVED), (SPOT, SPOT))
-"""Between a node and its workers, and among them."""
+"""The pairs of a node and its workers, and of these among them."""
 STORM = 40
 
 Kind = Literal["stop", "kill", "stall", "cut"]

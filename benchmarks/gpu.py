@@ -35,7 +35,7 @@ from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure, Report
 
 LIMITS_S = {"truth": 300, "size": 420, "publication": 240, "nccl": 120, "sick": 400, "loop": 600}
-"""By step, in their order."""
+"""The longest of each step, in their order."""
 
 
 def run_step(step: str, limit_s: float, *, quick: bool) -> dict[str, Figure]:

@@ -79,7 +79,7 @@ class Case(NamedTuple):
     facts: Facts
     grid: Grid
     changes: dict[str, Any]
-    """To the published architecture."""
+    """What is changed of the published architecture."""
 
 
 def cases(folder: Path, *, narrow: bool) -> Iterator[Case]:
@@ -185,7 +185,7 @@ def of_trainer(folder: Path, name: str, tuning: str) -> tuple[int, int]:
         tuning="lora" if tuning == "lora" else "full",
         lora=LoraSpec(rank=4),
     )
-    training = TrainingSpec(micro_batch=2, nft_times=1, kl=0.1, rollout_decay=0.5)
+    training = TrainingSpec(micro_batch=2, options={"times": 1}, kl=0.1, rollout_decay=0.5)
     sampler = SamplerSpec(height=32, width=48, frames=5 if name == "wan" else 1)
     model = load_model(spec, device="cpu")
     shape = model.latent_shape(sampler.height, sampler.width, sampler.frames)

@@ -8,11 +8,11 @@ import time
 from collections import defaultdict
 
 from benchmarks.preemption_bound import Saved
-from spotlight.policies.dispatch.events import CommittedBatch, Report
-from spotlight.policies.dispatch.instructions import Instruction
-from spotlight.policies.dispatch.pace import Pace, Profile
-from spotlight.policies.dispatch.table import RequestTable
-from spotlight.policies.dispatch.takers import Taker
+from spotlight.policies.requests.events import CommittedBatch, Report
+from spotlight.policies.requests.instructions import Instruction
+from spotlight.policies.requests.pace import Pace, Profile
+from spotlight.policies.requests.rows import Taker
+from spotlight.policies.requests.table import RequestTable
 from spotlight.types import SamplingSettings
 
 
@@ -22,9 +22,9 @@ class NotedPace(Pace):
     def __init__(self, profile: Profile) -> None:
         super().__init__(profile)
         self.every: dict[int, int] = {}
-        """By lease; 0 for only when it must stop."""
+        """The interval of each lease; 0 for only when it must stop."""
         self.fixed: int | None = None
-        """That of all leases from now on; None for what is best."""
+        """The interval of all leases from now on; None for what is best."""
         self.resumed = 0
         """Requests of which others went on denoising."""
 
@@ -43,7 +43,7 @@ class NotedTable(RequestTable):
     def __init__(self, *, pace: Pace) -> None:
         super().__init__(pace=pace)
         self.saved: defaultdict[str, list[Saved]] = defaultdict(list)
-        """By request."""
+        """What was saved of each request."""
         self.able: set[str] = set()
         """Workers that pull, and hold weights."""
         self._epochs: dict[str, int] = {}

@@ -47,15 +47,16 @@ from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import SamplerSettings, sample
 from spotlight.jobs import JobSpec, load_job
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.bundles import pack
 from spotlight.types import Request, RequestId
+from spotlight_simulation.quiet_owner import QuietOwner
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
 
@@ -136,7 +137,7 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = BundleStore(Path(folder) / "store", token="benchmark", durable=True)
         await store.start()
-        journal = Journal.open(Path(folder) / "journal.sqlite", "benchmark")
+        journal = Journal.open(Path(folder) / NAME, "benchmark")
         worker = KeyPair.new()
         node, system = [_system(worker.public) for _ in range(2)]
         for each in (node, system):
@@ -147,13 +148,9 @@ async def _measure(count: int, rounds: int) -> dict[str, Any]:
         submitter_ref = await system.spawn(lambda: submitter, "submitter")
         profile = StepProfile("benchmark", StepTimes())
         dispatcher = Dispatcher(
-            table=RequestTable(pace=Pace(profile), score_attempts=1),
-            journal=JobJournal(journal, store, _fail),
-            ended=submitter.count,
-            discard=lambda bundle: store.delete(bundle.key),
-            record=lambda event, **fields: None,
-            backlog_changed=lambda: None,
-            end_worker=lambda end: None,
+            QuietOwner(store, submitter.count),
+            RequestTable(pace=Pace(profile), score_attempts=1),
+            JobJournal(journal, store, _fail),
         )
         dispatcher_ref = await system.spawn(lambda: dispatcher, "dispatcher")
         argv = [sys.executable, "-m", "benchmarks.unscored_worker", "--name", "worker"]

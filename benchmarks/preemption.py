@@ -33,7 +33,7 @@ from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import load_job
-from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.requests.rows import Lease
 from spotlight.types import Request, SamplingSettings
 
 NODES = 3
@@ -41,7 +41,7 @@ BATCHES = 2
 STEPS = 240
 NOTICE_S = 10.0
 RESTART_PAUSE_S = 12.0
-"""Between two kills, so that no node's worker ends more often than a node allows."""
+"""The pause between two kills, so that no node's worker ends more often than a node allows."""
 
 
 class _Trials:
@@ -58,7 +58,7 @@ class _Trials:
         self.undisturbed: dict[int, str] = {}
         self.equal: list[bool] = []
         self.intervals: list[int] = []
-        """Of the leases that were lost to a kill."""
+        """The intervals of the leases that were lost to a kill."""
         self.repeated: list[int] = []
         self.over_bound = 0
         self.on_the_way: list[int] = []

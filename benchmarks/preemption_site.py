@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from benchmarks.noted_table import NotedPace, NotedTable
 from benchmarks.traced_worker import TRACE_VARIABLE
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
@@ -28,6 +28,7 @@ from spotlight.actors.protocol import (
     Acknowledged,
     Membership,
     NodePlan,
+    NodeRefused,
     NodeReport,
     WeightsOffer,
     WorkerRefs,
@@ -40,14 +41,16 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.rows import Lease
+from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.rows import Lease
 from spotlight.policies.step_times import StepTimes
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
+from spotlight_simulation.quiet_owner import QuietOwner
 
 LIMIT_S = 300.0
 EXAMPLE = Path(__file__).parent.parent / "examples" / "ocr-tiny.yaml"
@@ -111,11 +114,23 @@ class _Coordinator(Actor):
     def __init__(self, site: Site) -> None:
         self._site = site
         self._workers: dict[str, dict[int, WorkerRefs]] = {}
-        self.plans = NodePlans(self)
-        self.plans.begin_job()
+        self.fleet: Fleet
+        self.plans: TenantFleet
+
+    async def started(self) -> None:
+        """The job begins."""
+        self.fleet = Fleet(self, self)
+        self.plans = self.fleet.begin("job")
+
+    def node_reported(self, report: NodeReport) -> None:
+        """The job hears of it."""
+        self.fleet.handle(Heard("job", report))
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """What they had is told with their last report."""
 
     @handles(NodeReport)
-    async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
+    async def on_node_report(self, message: NodeReport) -> NodePlan | NodeRefused | Acknowledged:
         name, site = message.node, self._site
         for worker in message.workers:
             self.system.guests.admit(key_of(worker.leader.address), "worker")
@@ -132,13 +147,13 @@ class _Coordinator(Actor):
         if message.left:
             site.left.add(name)
         if not before:
-            self.plans.answer(message)
-            self.plans.prepare(name, "job", site.job.work, site.membership)
+            self.fleet.reported(message)
+            self.plans.prepare(name, site.job.work, site.membership)
             self.plans.keep((0,))
             self.plans.hold(name, WeightsOffer(0, (site.weights,)))
         if before.keys() != after.keys():
             site.joined(name)
-        return self.plans.answer(message)
+        return self.fleet.reported(message)
 
     @handles(WorkerReport)
     async def on_worker_report(self, message: WorkerReport) -> None:
@@ -182,17 +197,13 @@ class Site:
         """Start everything and wait until it is `up`."""
         self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
         await self.store.start()
-        self._journal = Journal.open(self._folder / "journal.sqlite", "benchmark")
+        self._journal = Journal.open(self._folder / NAME, "benchmark")
         self.system = _system("coordinator")
         await self.system.start()
         dispatcher = Dispatcher(
-            table=self.table,
-            journal=JobJournal(self._journal, self.store, _fail),
-            ended=self._note,
-            discard=lambda bundle: self.store.delete(bundle.key),
-            record=lambda event, **fields: None,
-            backlog_changed=lambda: None,
-            end_worker=lambda end: None,
+            QuietOwner(self.store, self._note),
+            self.table,
+            JobJournal(self._journal, self.store, _fail),
         )
         dispatcher_ref = await self.system.spawn(lambda: dispatcher, "dispatcher")
         self.requests = dispatcher.queue
@@ -268,7 +279,7 @@ class Site:
 
     def notice(self, node: str, seconds: float, *, cancel: bool = False) -> None:
         """As a user would."""
-        self.coordinator.plans.give_notice(node, seconds, cancel=cancel)
+        self.coordinator.fleet.give_notice(node, seconds, cancel=cancel)
 
     def traced_since(self, offset: int) -> list[dict[str, Any]]:
         """The lines that were written after the trace had so many bytes."""

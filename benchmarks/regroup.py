@@ -51,7 +51,7 @@ from spotlight.timings import NodeTimings
 
 STEPS, QUICK_STEPS = 240, 48
 MICRO_BATCH = 4
-"""Of the tiny model: a step takes little, so that what is measured is the rest."""
+"""The micro-batch of the tiny model: a step takes little, so that what is measured is the rest."""
 CASES = ("2->1", "4->3", "4->2", "3->4")
 FINISH_LIMIT_S = 300.0
 

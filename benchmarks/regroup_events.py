@@ -25,7 +25,8 @@ KILLS = 0.06
 STANDSTILL_S = 60.0
 LEAVE_S = 5
 LINK_DESCRIPTORS = 4
-"""Of a control connection in the process that dialled it: the others only have its TCP socket."""
+"""Descriptors of a control connection in the process that dialled it: the others only have its TCP
+socket."""
 
 
 class Belongings(NamedTuple):
@@ -34,10 +35,10 @@ class Belongings(NamedTuple):
     processes: int
     threads: int
     sockets: int
-    """Listening ones."""
+    """Sockets that listen."""
     descriptors: int
-    """Without those of connections that stand: which of two processes dials the other, or whether
-    both do, is chance."""
+    """Descriptors without those of connections that stand: which of two processes dials the other,
+    or whether both do, is chance."""
 
 
 def belongings(pid: int, control: Collection[int] = ()) -> Belongings:
@@ -71,7 +72,7 @@ class Events:
     def __init__(self, site: GroupSite, rng: random.Random) -> None:
         self.counts = Counter(kill=0, stop=0, resume=0, join=0)
         self.longest_standstill_s = 0.0
-        """Without a completed step of any group."""
+        """The longest time without a completed step of any group."""
         self._site = site
         self._rng = rng
         self._stopped: set[str] = set()

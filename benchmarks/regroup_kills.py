@@ -24,15 +24,15 @@ class Regrouping:
 
     total: float
     detect: float
-    """Until the node knows."""
+    """Seconds until the node knows."""
     regroup: float
-    """Until rank 0 of the new group can denoise."""
+    """Seconds until rank 0 of the new group can denoise."""
     meet: float
-    """Of that: connecting, in rank 0."""
+    """Seconds of these that rank 0 takes to connect."""
     weights: float
     """Copying weights into the model of rank 0."""
     first_step: float
-    """From the formed group on, loading of weights included."""
+    """Seconds from the formed group to its first step, loading of weights included."""
     held_up: float
     """The longest time that the loop of the node and the dispatcher did not turn meanwhile."""
 
@@ -44,7 +44,7 @@ class Trials:
         self.site = site
         self.seen: defaultdict[str, list[Regrouping]] = defaultdict(list)
         self.step_s: defaultdict[int, list[float]] = defaultdict(list)
-        """Of undisturbed steps, by the members that take them together."""
+        """Seconds of undisturbed steps, by the members that take them together."""
         self._rng = rng
         self._report = report
 

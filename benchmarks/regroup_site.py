@@ -29,7 +29,7 @@ from spotlight.types import SamplingSettings
 
 WORKERS = 4
 HEADS = 4
-"""Of the example's transformer."""
+"""Attention heads of the example's transformer."""
 BACKLOG = 6
 """Batches that wait or are in work, so that a new group always finds some."""
 LOOK_S = 0.005
@@ -55,9 +55,9 @@ class NodeLog:
     def __init__(self) -> None:
         self.news: list[News] = []
         self.epoch = 0
-        """Of the latest plan."""
+        """The epoch of the latest plan."""
         self.groups: Mapping[tuple[str, ...], int] = {}
-        """As planned, with their epochs."""
+        """The groups as planned, with their epochs."""
         self._workers: frozenset[str] = frozenset()
         self._ready: set[str] = set()
 
@@ -126,7 +126,7 @@ class GroupSite(Site):
         self._file = self.trace.open("rb")
         self._tasks: list[asyncio.Task[None]] = []
         self._pauses: list[tuple[float, float]] = []
-        """Of the loop: until when, and how long."""
+        """The pauses of the loop: until when, and how long."""
         self._rounds = 0
         self._feeds = True
         self._reading = ExitStack()

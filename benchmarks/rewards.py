@@ -41,7 +41,7 @@ BATCH = 8
 HANG_S = 0.2
 """Deadline of a request while faults are injected."""
 MOST_ATTEMPTS = 100
-"""For a batch; after so many its images are lost."""
+"""Most attempts for a batch; then its images are lost."""
 
 
 def main() -> None:

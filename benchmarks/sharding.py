@@ -68,13 +68,13 @@ SAMPLER = SamplerSpec(height=32, width=32, steps=4, micro_batch=2)
 SHARDED = TrainingSpec(
     sharded=True,
     micro_batch=4,
-    nft_times=2,
+    options={"times": 2},
     updates_per_iteration=2,
     rollout_decay=0.5,
     kl=0.1,
     weight_decay=0.01,
 )
-PLAIN = TrainingSpec(sharded=True, micro_batch=4, nft_times=2, updates_per_iteration=2)
+PLAIN = TrainingSpec(sharded=True, micro_batch=4, options={"times": 2}, updates_per_iteration=2)
 """What the plain loop can do, which keeps no old policy and no reference."""
 
 

@@ -29,7 +29,7 @@ COLOURS = (
     ("#f4f4f4", "#8a2a12"),
     ("#0c3b2e", "#cfe3d4"),
 )
-"""Of text and background."""
+"""The colours of text and background."""
 SYSTEM_FONTS = Path("/usr/share/fonts/truetype/dejavu")
 FACES = (
     "DejaVuSans.ttf",
@@ -40,7 +40,8 @@ FACES = (
     "DejaVuSans-Oblique.ttf",
     "DejaVuSansCondensed-Bold.ttf",
 )
-"""Of Debian's package `fonts-dejavu`; Aileron, which Pillow ships, is used besides, or alone."""
+"""The typefaces of Debian's package `fonts-dejavu`; Aileron, which Pillow ships, is used besides,
+or alone."""
 AILERON = "Aileron"
 
 

@@ -51,7 +51,7 @@ from spotlight.types import BundleOffer
 
 _SMALL, _SMALL_TIMES = 64 * 1024, 100
 _FAULT_BYTES = 64 * 1024
-"""Of a mapped file the kernel maps so much at the first touch of a part of it."""
+"""Bytes of a mapped file that the kernel maps at the first touch of a part of them."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from spotlight.types import BundleOffer, StoreEndpoint
 
 KEY = "weights/1"
 UCX_LOG = "ucx.log"
-"""In the folder of a process: by which lanes it sent."""
+"""The file in the folder of a process that says by which lanes it sent."""
 IDLE_LIMIT_S = 0.5
 """Who takes or sends nothing for so long is given up."""
 _ANSWER_S = 120.0
@@ -140,7 +140,7 @@ class Copied:
     """How a copy ended."""
 
     received: int
-    """Bytes."""
+    """Bytes that were received."""
     is_whole: bool
 
 

@@ -30,9 +30,9 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     """Of a whole run; times in seconds."""
 
     virtual_s: float
-    """From the job's start to the publication of the last weights."""
+    """Virtual seconds from the job's start to the publication of the last weights."""
     real_s: float
-    """That the simulation took."""
+    """Seconds that the simulation took."""
     rollout_s: float
     """Mean, of an iteration."""
     train_s: float
@@ -43,8 +43,8 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
     delayed: int
     """Iterations of which that is true for half a second or more."""
     spot_idle_share: float
-    """Of the spot workers' time while the reserved ones trained; the last training apart, beside
-    which nothing is left to explore."""
+    """The idle share of the spot workers' time while the reserved ones trained; the last training
+    apart, beside which nothing is left to explore."""
     previews: int
     previews_late: int
     steps: int

@@ -57,7 +57,7 @@ class _Epochs:
 
     def __init__(self) -> None:
         self.latest = 0
-        """That formed."""
+        """The latest group that formed."""
         self.met: WeakKeyDictionary[Group, int] = WeakKeyDictionary()
 
     def of(self, company: Any) -> int:

@@ -38,7 +38,7 @@ MOMENTS = {"rollout": 0.4, "train": 0.4, "publish": 0.05, "save": 0.15}
 """When to kill: up to so many seconds, at random, after the phase has begun; saving begins when the
 weights are published."""
 KILLS = 7
-"""Of each kind of victim and number of ranks: with 3 kinds, 21 per number of ranks."""
+"""Kills of each kind of victim and number of ranks: with 3 kinds, 21 per number of ranks."""
 KILLS_PER_RUN = 4
 """A daemon that is killed more often is given up by `spotlight run`."""
 FIRST = 2
@@ -54,7 +54,7 @@ class Kill:
     victim: str
     moment: str
     recovery_s: float = 0.0
-    """Until trainers stood where those that were lost stood last."""
+    """Seconds until trainers stood where those that were lost stood last."""
     source: str = ""
     """What they began from."""
 
@@ -149,7 +149,7 @@ def make_job(folder: Path, ranks: int, iterations: int) -> Path:
         "iterations": iterations,
         "group_size": 4,
         "checkpoint_every": 3,
-        "training": {"micro_batch": 4, "nft_times": 2, "ranks": ranks},
+        "training": {"micro_batch": 4, "options": {"times": 2}, "ranks": ranks},
         "exploration": {"budget": "fixed", "candidates": 2},
         "validation": {"seeds": 1, "every": iterations},
         "pools": {"reserved": {"nodes": 2, "workers": 1}, "spot": {"nodes": 1, "workers": 1}},

@@ -21,7 +21,7 @@ from spotlight.types import SamplingSettings
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from spotlight.studies.one_process import OneProcess
+    from spotlight_simulation.one_process import OneProcess
 
 STEPS = 8
 MICRO_BATCH = 32

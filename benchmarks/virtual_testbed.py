@@ -131,7 +131,7 @@ class _Validation:
     numerics: Numerics
     target: float | None
     scores: dict[int, float] = field(default_factory=dict)
-    """By version."""
+    """The validation scores by version."""
 
     def __post_init__(self) -> None:
         self._prompts = read_prompts(self.job.prompts.validation)

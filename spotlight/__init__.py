@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from spotlight.training.trainer import Trainer
     from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _HOMES = {
     "Actor": "spotlight.actors.runtime",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from pathlib import Path
 
 
@@ -23,6 +24,12 @@ def read_docstrings(source: Path) -> dict[str, str]:
             ):
                 found[f"{node.name}.{statement.target.id}"] = _one_line(after.value.value)
     return found
+
+
+def field_docstring(docs: Mapping[str, str], kind: type, field: str) -> str:
+    """That of a field, which may be inherited, out of what was read; empty where it has none."""
+    names = (f"{each.__name__}.{field}" for each in kind.__mro__)
+    return next((docs[name] for name in names if name in docs), "")
 
 
 def _one_line(text: str) -> str:

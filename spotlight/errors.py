@@ -219,9 +219,9 @@ class TransferRefused(TransferFailed):
     def __init__(self, status: int, problem: str) -> None:
         super().__init__(problem)
         self.status = status
-        """Of HTTP: 401 for a wrong token, 403 for one that is not for this bundle, 404 for a bundle
-        that is not there, 413 for too many bytes, 416 for a range that it does not have, 507 for a
-        store that is full, 409 else."""
+        """The status of HTTP: 401 for a wrong token, 403 for one that is not for this bundle, 404
+        for a bundle that is not there, 413 for too many bytes, 416 for a range that it does not
+        have, 507 for a store that is full, 409 else."""
 
 
 class WrongCertificate(TransferFailed):

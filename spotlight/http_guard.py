@@ -26,9 +26,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from spotlight.transport.addresses import is_loopback
 
 _LARGEST_HEADERS = 16 * 1024
-"""Bytes."""
+"""Most bytes of all headers."""
 _LONGEST_HOST_TOLD = 100
-"""Characters."""
+"""Most characters of a host that a refusal repeats."""
 _OWN = ("none", "same-origin")
 """What `Sec-Fetch-Site` says of a request that no page of another site began."""
 
@@ -44,7 +44,8 @@ class HttpGuard:
 
     app: ASGIApp
     token: str | None = None
-    """That requests bear (`Authorization: Bearer TOKEN`); None: somebody else looks at that."""
+    """The token that requests bear (`Authorization: Bearer TOKEN`); None: somebody else looks at
+    that."""
     hosts: Collection[str] | None = ()
     """Names by which requests call this server, besides its address and those of loopback; None:
     any. Who needs to know a secret is not found by a page that knows a name alone."""

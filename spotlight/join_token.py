@@ -32,7 +32,7 @@ class JoinToken:
     key: str
     """The coordinator's public key."""
     id: str
-    """By which the coordinator and its operator name the token: six letters and digits."""
+    """The id by which the coordinator and its operator name the token: six letters and digits."""
     secret: bytes
 
     @classmethod

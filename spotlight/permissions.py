@@ -32,7 +32,7 @@ class RewardSecret(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     host: str
     """A host, for any port of it, or HOST:PORT."""
     name: str = ""
-    """By which jobs name it; empty for one that they name by its file or variable."""
+    """The name that jobs have for it; empty for one that they name by its file or variable."""
     file: str | None = None
     variable: str | None = None
 
@@ -57,7 +57,7 @@ class OwnCode(NamedTuple):
 
     field: str
     target: str
-    """`module:Class`."""
+    """The class, as `module:Class`."""
 
 
 class Permissions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,7 +171,7 @@ def is_link_local(address: str) -> bool:
 _METADATA_SERVICES = tuple(
     map(ipaddress.ip_address, ("100.100.100.200", "100.96.0.96", "fd00:ec2::254"))
 )
-"""Of Alibaba, BytePlus and AWS: the other clouds use a link-local address."""
+"""The addresses of Alibaba, BytePlus and AWS: the other clouds use a link-local address."""
 
 
 def _own_code(job: JobSpec | WorkSpec) -> Iterator[OwnCode]:

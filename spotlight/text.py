@@ -21,7 +21,7 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 _LOOKED_AT = 8
-"""So many times as many characters are looked at as are kept."""
+"""How many times as many characters are looked at as are kept."""
 
 
 def plain(text: object, most: int = LONGEST_REASON) -> str:

@@ -80,8 +80,6 @@ class ConnectionTimings(_Ordered):
     """The thread of libzmq has so long to take the last messages before a socket closes."""
     linger_s: float = 0.5
     """A closing transport tries for so long to send what is queued."""
-    guard_period_s: float = 0.25
-    """Connections that hold back a part of a message are looked for so often."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "heartbeat_timeout_s > 2 * heartbeat_interval_s": "One ping may be late.",
@@ -108,7 +106,7 @@ class RuntimeTimings(_Ordered):
     push_back_s: float = 0.05
     """Tells to an actor whose mailbox was full are refused for so long."""
     unreached_log_s: float = 600.0
-    """That an address cannot be reached is logged once in so long."""
+    """Seconds between two lines that say that an address cannot be reached."""
     template_limit_s: float = 300.0
     """A process that others are forked from must have imported everything by then."""
     fork_limit_s: float = 10.0
@@ -203,7 +201,8 @@ class DepartureTimings(_Ordered):
     """How a node leaves after a notice."""
 
     unknown_lead_s: float = 25.0
-    """So much is taken to be left when a notice does not say: clouds give 30 s, some of it past."""
+    """Seconds that are taken to be left when a notice does not say: clouds give 30 s, some of it
+    past."""
     longest_margin_s: float = 5.0
     """Denoising stops at most so long before the deadline, so that commits are delivered."""
     outlived_after_s: float = 60.0

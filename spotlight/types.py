@@ -21,7 +21,7 @@ WorkerState = Literal[
 
 Pool = Literal["reserved", "spot"]
 TokenRole = Literal["node", "operator", "submitter", "observer"]
-"""For whom a join token can be made."""
+"""Those for whom a join token can be made."""
 Role = Literal[
     "coordinator", "node", "worker", "trainer", "operator", "submitter", "observer", "joiner"
 ]
@@ -32,7 +32,7 @@ NAME_OF_NODE = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}"
 """Names go to logs, into the run folder, and into the keys of bundles."""
 NodeName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}\Z")]
 WorkerName = Annotated[str, msgspec.Meta(pattern=rf"^{NAME_OF_NODE}(/[0-9]{{1,9}})?\Z")]
-"""That of its node and a number."""
+"""The name of a worker is that of its node and a number."""
 
 
 KEY_LIMIT = 1024
@@ -66,7 +66,7 @@ class RequestId(NamedTuple):
     weights_version: int
     group: int
     seed: int
-    """Of an evaluation the number of the seed."""
+    """The seed of the initial noise; of an evaluation the number of the seed."""
 
     def __str__(self) -> str:
         return "/".join(map(str, self))
@@ -165,6 +165,15 @@ class Commit(Record, frozen=True):
     step: int
     bundle: BundleOffer
     row: int
+
+
+class TrainingSample(Record, frozen=True):
+    """One sample of a training batch."""
+
+    prompt: str
+    bundle: BundleOffer
+    row: int
+    advantage: float
 
 
 class Result(Record, frozen=True):

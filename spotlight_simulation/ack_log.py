@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spotlight.actors.protocol import CommitSteps, Completed, Grant
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 from spotlight_simulation.history import History
 
 _DONE = 1 << 30
-"""In place of a step: denoised and scored."""
+"""A mark in place of a step: denoised and scored."""
 
 _Delivery = tuple[str, int, int, int]
 """Worker, incarnation, lease and step of what is delivered."""
@@ -31,7 +31,7 @@ class AckLog:
         """Step and newest lease."""
         self._completed: dict[str, int] = {}
         self._newest = 0
-        """Lease."""
+        """The newest lease that was seen."""
         self._durable: dict[str, int | None] = {}
         """Step of every request that was ever written; None: it was taken back since."""
         self._on_their_way: dict[_Delivery, set[str]] = {}

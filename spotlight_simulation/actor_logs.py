@@ -33,9 +33,9 @@ class WorkerLog:
     grants: dict[int, Grant] = field(default_factory=dict)
     """Those that it may take steps for."""
     commits: dict[int, int] = field(default_factory=dict)
-    """By lease: the step of the latest commit of which the member has told its leader."""
+    """The step of the latest commit of which the member has told its leader, by lease."""
     delivered: dict[int, int] = field(default_factory=dict)
-    """By lease: the step of the latest that the leader has tried to deliver."""
+    """The step of the latest commit that the leader has tried to deliver, by lease."""
     held: set[tuple[int, bool]] = field(default_factory=set)
     """Weights versions that it has reported for the job."""
     order: GroupPlan | None = None
@@ -75,9 +75,9 @@ class ActorLogs:
         self._kept = 0
         """Iterations in the state of training on record: what they trained on is not needed."""
         self._plans: dict[tuple[str, str], int] = {}
-        """By process, and who plans: the number of the plan that was followed last."""
+        """The number of the plan that was followed last, by process and who plans."""
         self.drains: Counter[str] = Counter()
-        """That members heard of, by node."""
+        """How many drains members heard of, by node."""
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -60,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
     seed: int
     digest: str
-    """Of the history."""
+    """The digest of the history."""
     effective: dict[str, int]
     """Faults that changed something, by kind."""
     violations: tuple[str, ...]
@@ -187,8 +187,8 @@ class Run:
     outcomes: list[tuple[str, str]] = field(default_factory=list)
     """How the job ended each time, with the reason."""
     undisturbed: tuple[tuple[str, bool], ...] = ()
-    """Without faults, if training is exact: the weights that every iteration leaves, and whether it
-    trains on previews."""
+    """The weights that every iteration leaves without faults, and whether it trains on previews;
+    there if training is exact."""
 
     @property
     def run_folder(self) -> Path:

@@ -8,7 +8,7 @@ from spotlight_simulation.group_watch import GroupWatch
 from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
 
 _LONG_S = 8.0
-"""So long may trainers be kept that others have taken the place of, while they can be told."""
+"""How long trainers may be kept that others have taken the place of, while they can be told."""
 _JOURNAL_EVERY = 10
 """Looks between two at the journal."""
 
@@ -22,7 +22,7 @@ class ClusterWatch:
         self._newest = 0
         """The highest term of trainers that were built."""
         self._replaced: dict[str, float] = {}
-        """Since when a process has a trainer that was replaced, and can be told."""
+        """When a process was first seen with a trainer that was replaced, and can be told."""
         self._looks = 0
 
     def look(self) -> None:

@@ -16,7 +16,7 @@ class FakeCloud:
     def __init__(self, outlived_after_s: float) -> None:
         self._outlived_after_s = outlived_after_s
         self._queues: dict[str, asyncio.Queue[Notice]] = {}
-        """Of the node processes that run, or ran last."""
+        """The notices of the node processes that run, or ran last."""
         self._until: dict[str, float] = {}
         """When nodes that have notice take it for outlived."""
 

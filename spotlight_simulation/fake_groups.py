@@ -27,7 +27,7 @@ class FakeGroup:
     def __init__(self, size: int, history: History, *, limit_s: float) -> None:
         self.size = size
         self.workers: dict[int, str] = {}
-        """By rank, of those who have joined."""
+        """The workers that have joined, by rank."""
         self._history = history
         self._limit_s = limit_s
         self.broken = ""
@@ -35,7 +35,7 @@ class FakeGroup:
         self._sent: list[Any] = []
         """All that rank 0 has sent."""
         self._gathered: dict[int, dict[int, Any]] = {}
-        """By number of the gathering; what each rank brought."""
+        """What each rank brought, by the number of the gathering."""
         self._waiting: list[asyncio.Future[None]] = []
         self._gone: set[str] = set()
         """Workers whose processes have ended since."""

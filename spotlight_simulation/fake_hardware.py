@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 LOST, UNCLEAR = "the accelerator has failed (simulated)", "something has failed (simulated)"
 """The errors of a sick worker: one says that its accelerator is lost, the other does not."""
 _SERIAL_SHARE = 0.1
-"""Of a step, so much is not shared out in a group."""
+"""The share of a step that is not shared out in a group."""
 _POISON_DOSES = 5
 """Poison is used up after so many processes: who resumes a job often enough gets it done."""
 
@@ -44,16 +44,16 @@ class HardwareTimes:
 
     step_s: float = 0.4
     copy_s: float = 0.0005
-    """Of a commit, from the accelerator."""
+    """Seconds that a commit takes to come from the accelerator."""
     score_s: float = 0.3
     load_s: float = 0.5
     train_s: float = 8.0
     train_sample_s: float = 0.0
-    """Of each sample, besides `train_s`."""
+    """Seconds that training takes for each sample, besides `train_s`."""
     train_jitter: float = 0.0
     """Training takes up to this share longer or shorter."""
     publish_s: float = 0.0
-    """Of a weights version, until nodes can pull it; transfers apart."""
+    """Seconds until nodes can pull a weights version; transfers apart."""
     boot_s: tuple[float, float] = (0.5, 2.0)
     transfer_s: tuple[float, float] = (0.005, 0.1)
 
@@ -73,7 +73,8 @@ class FakeHardware:
     kill: Callable[[str], object]
     """Kills the worker process of that name, in a moment."""
     incarnation: Callable[[str], str]
-    """Of the process that bears a name now: differs for every one that ever does."""
+    """The identity of the process that bears a name now; it differs for every one that ever does.
+    """
     numerics: Numerics = field(default_factory=Fingerprints)
     times: HardwareTimes = field(default_factory=HardwareTimes)
     timings: Timings = Timings()
@@ -86,7 +87,7 @@ class FakeHardware:
     poison: set[str] = field(default_factory=set)
     """Requests that end every process that denoises them."""
     poison_next: int = 0
-    """So many of the batches that begin next hold a request that will be poison."""
+    """How many of the batches that begin next hold a request that will be poison."""
     poisoned: int = 0
     """Processes that poison ended."""
     sick: dict[str, Fault] = field(default_factory=dict)

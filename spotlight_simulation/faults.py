@@ -125,7 +125,7 @@ class Fault:
     amount: float = 0.0
     failpoint: str = ""
     inwards: bool = False
-    """Of a one-way partition: what is sent to the node is stopped."""
+    """Whether a one-way partition stops what is sent to the node."""
     message: str = ""
     """Name of the type of the message that is lost, or of the answers that come late. Of other
     kinds: it begins when the next message of this type arrives somewhere."""

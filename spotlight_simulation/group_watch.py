@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from spotlight_simulation.memory_cluster import Cluster
 
 _LONG_S = 30.0
-"""So long may a group take to form, or to make a step; stopped processes aside."""
+"""How long a group may take to form, or to make a step; stopped processes aside."""
 
 
 class GroupWatch:
@@ -17,7 +17,7 @@ class GroupWatch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._since: dict[str, float] = {}
-        """Since when something is amiss that may be so for a while."""
+        """When something was first amiss that may be so for a while."""
 
     def look(self) -> Iterator[str]:
         """What is wrong now, in words."""

@@ -21,7 +21,7 @@ class LiveMemory(TorchDispatchMode):
 
     def __init__(self, there: Iterable[Tensor] = ()) -> None:
         """`there` were made before, and are not counted."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch says nothing of it
         self.now = 0
         self.most = 0
         self._there = [tensor.untyped_storage() for tensor in there]
@@ -93,7 +93,7 @@ def attention_in_one_kernel() -> Iterator[None]:
         )[0]
         return output
 
-    functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
+    functional.scaled_dot_product_attention = attention
     try:
         yield
     finally:

@@ -29,6 +29,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
+from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.transport.control import Guests
 from spotlight.transport.control.keys import KeyPair
@@ -40,11 +41,11 @@ from spotlight_simulation.fake_engine import FakeEngine
 from spotlight_simulation.fake_hardware import FakeHardware, HardwareTimes
 from spotlight_simulation.freezing import FreezableLoop, context_of, current_process
 from spotlight_simulation.history import History
-from spotlight_simulation.journal_file import saved_rows
 from spotlight_simulation.memory_network import Faults, MemoryNetwork, MemoryTransport
 from spotlight_simulation.memory_store import SimulatedStore, Stores
 from spotlight_simulation.numerics import Fingerprints, Numerics
 from spotlight_simulation.processes import Launcher, NodeSpec, Process
+from spotlight_simulation.saved_rows import saved_rows
 from spotlight_simulation.virtual_threads import VirtualThreads
 from spotlight_simulation.wiretap import WatchedSystem, Wiretap
 
@@ -108,7 +109,7 @@ class Cluster:
         self._specs = {node.name: node for node in self.nodes}
         self._users: dict[str, TokenRole] = {USER: "operator"}
         self._keys: KeyRing | None = None
-        """Of the latest coordinator."""
+        """The keys of the latest coordinator."""
         self._pids = 0
         self._endings: set[asyncio.Task[None]] = set()
         self.cloud = FakeCloud(self.hardware.timings.departure.outlived_after_s)
@@ -378,10 +379,10 @@ class Cluster:
 
     def _check_journal(self, files: dict[Path, bytes]) -> None:
         if files:  # otherwise it went with its session
-            self.logs.acks.check_journal(saved_rows(files, self.folder / "audit"))
+            self.logs.acks.check_journal(saved_rows(files))
 
     def _journal_files(self) -> dict[Path, bytes]:
-        files = sorted((self.folder / "runs").glob("*/journal.sqlite*"))
+        files = sorted((self.folder / "runs").glob(f"*/{JOURNAL}"))
         return {file: file.read_bytes() for file in files}
 
     # --- stopping and cutting off ---

@@ -83,7 +83,7 @@ class MemoryNetwork:
         self.frames_stopped = 0
         """Sent into a partition."""
         self.context = copy_context()
-        """That of frames under way: they belong to no process."""
+        """The context of frames under way: they belong to no process."""
         self.started: dict[str, MemoryTransport] = {}
         self.connections: dict[MemoryConnection, None] = {}
         self._cuts: set[tuple[str, str]] = set()

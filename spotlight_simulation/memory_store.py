@@ -138,7 +138,8 @@ class SimulatedStore:
         self._stores = stores
         self._endpoint: StoreEndpoint | None = None
         self._tokens: dict[tuple[str, tuple[str, ...]], str] = {}
-        """Of those who may leave bundles, by their names and the folders that it is for."""
+        """The tokens of those who may leave bundles, by their names and the folders that it is for.
+        """
         self._issued = 0
 
     @property

@@ -32,11 +32,11 @@ class Batch(NamedTuple):
     weights: str
     """Those that are trained; they made the samples, or those before them did."""
     samples: Sequence[tuple[Row, float]]
-    """With their advantages."""
+    """The samples with their advantages."""
     chance: str
-    """See `fingerprints.trained`."""
+    """The chance that `fingerprints.trained` takes."""
     first: int = 0
-    """So many of the samples, in front, are those of the first part; 0 where the iteration is
+    """How many of the samples, in front, are those of the first part; 0 where the iteration is
     trained in one."""
 
     @property

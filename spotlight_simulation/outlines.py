@@ -39,11 +39,11 @@ class Outline:
     """A published checkpoint."""
 
     name: str
-    """On the hub."""
+    """The name on the hub."""
     pipeline: str
     transformer: str
     config: dict[str, Any]
-    """Of the transformer."""
+    """The configuration of the transformer."""
     parts: dict[str, tuple[str, dict[str, Any], int]]
     """The class, the configuration and the parameters of text encoders and VAE."""
     tokenizers: tuple[str, ...]
@@ -157,7 +157,8 @@ OUTLINES = {
         scheduler_config={"use_flow_sigmas": True, "flow_shift": 3.0},
     ),
 }
-"""By a short name. What is not here is as the classes of diffusers and transformers have it."""
+"""The outlines by a short name. What is not here is as the classes of diffusers and transformers
+have it."""
 
 
 def make_transformer(outline: Outline, *, device: str = "meta", **changes: Any) -> Any:

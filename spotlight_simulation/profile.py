@@ -9,7 +9,7 @@ import msgspec
 
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
-from spotlight.jobs.losses import LOSSES, replays
+from spotlight.jobs.losses import LOSSES, noised_options, replays
 from spotlight_simulation.fake_hardware import HardwareTimes
 
 
@@ -23,23 +23,23 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     assumptions: str
     """What nobody published of them."""
     gpus: int
-    """On which the iteration is rolled out and trained."""
+    """GPUs on which the iteration is rolled out and trained."""
     samples: int
-    """That it rolls out."""
+    """Samples that it rolls out."""
     steps: int
     """Denoising steps of each."""
     rows: int
-    """That it trains on: samples times flow times."""
+    """Rows that it trains on: samples times flow times."""
     rollout_s: float
     train_s: float
     train_jitter: float
     """Training takes up to this share longer or shorter."""
     publish_s: float
-    """From the end of training until nodes can pull the new weights."""
+    """The time from the end of training until nodes can pull the new weights."""
     load_s: float
-    """Of the model, and of a trainer."""
+    """The time to load the model, or a trainer."""
     score_s: float
-    """Of a micro-batch."""
+    """The time to score a micro-batch."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
@@ -71,7 +71,7 @@ def _rows_of_a_sample(job: JobSpec) -> int:
     facts = LOSSES.get(job.training.loss)
     if facts is not None and replays(facts.samplers):
         return job.sampler.window.length
-    return job.training.trained_times
+    return noised_options(job.training).trained_times
 
 
 def load_profile(path: Path) -> Profile:

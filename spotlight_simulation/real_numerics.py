@@ -21,11 +21,11 @@ from spotlight.diffusion.samplers import SampleBatch
 from spotlight.errors import SpotlightError
 from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part, updates_of
-from spotlight.studies.one_process import OneProcess
 from spotlight.types import SamplingSettings
 from spotlight_simulation import fingerprints
 from spotlight_simulation.fingerprints import Row
 from spotlight_simulation.numerics import Batch, Update
+from spotlight_simulation.one_process import OneProcess
 
 _VERSIONS = 4
 """Weights that are kept: a late validation may need some that are not the newest."""
@@ -57,7 +57,7 @@ class RealNumerics:
         """Those that may be trained on, each by itself, with the weights that made it."""
         self._updates: dict[str, Update] = {}
         self.images = 0
-        """So many were denoised and scored."""
+        """How many images were denoised and scored."""
         self._newest = fingerprints.initial_weights(job.seed)
         self._sampled_by = {self._newest}
         """Weights whose samples may be trained on next."""

@@ -36,18 +36,18 @@ Ending = Literal["all read", "left in the middle", "killed", "cancelled"]
 _FAULTS_UNTIL_S = 40.0
 _TURNS = 4
 _CALM_S = ARMED_S + 5.0
-"""After the last fault, so long may it be until it happens, or is over."""
+"""The longest from the last fault until it happens, or is over."""
 _LIVENESS_S = 900.0
 """A program comes to its end within this time."""
 _KEPT_S = 15.0
 """What was taken is deleted within this time."""
 _GIVEN_UP_S = Timings().coordinator.session_away_s + 10.0
-"""Then a session whose program was killed is over."""
+"""How long a session may stay whose program was killed."""
 _SETTLE_S = 30.0
 _LOOK_S = 1.0
 _FOLLOWER_S = 300.0
 _PAUSE_S = 2.0
-"""Of the program before it begins another session."""
+"""The pause of the program before it begins another session."""
 _LEAVES = 0.1
 """How often the program leaves a session after an iteration, and begins another."""
 

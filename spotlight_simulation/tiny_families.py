@@ -239,8 +239,12 @@ def _qwen_text() -> Any:
         "num_heads": 2,
         "out_hidden_size": _TEXT_WIDTH,
     }
-    config = Qwen2_5_VLConfig(text_config=sizes, vision_config=vision, vocab_size=_VOCABULARY)
-    return Qwen2_5_VLForConditionalGeneration(config).eval()
+    whole: dict[str, Any] = {
+        "text_config": sizes,
+        "vision_config": vision,
+        "vocab_size": _VOCABULARY,
+    }
+    return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**whole)).eval()
 
 
 def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 512) -> Any:

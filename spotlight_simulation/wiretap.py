@@ -52,11 +52,11 @@ class Wiretap:
         self._acks = logs.acks
         self._reached = reached
         self._heard: defaultdict[str, Counter[tuple[str, int, int]]] = defaultdict(Counter)
-        """By process, how often it has heard each frame."""
+        """How often each process has heard each frame."""
         self._latest: dict[tuple[str, str, int], int] = {}
-        """By process, and sender: the highest number of a frame that it has heard."""
+        """The highest number of a frame that a process has heard, by process and sender."""
         self._taken: defaultdict[str, set[tuple[str, int, int]]] = defaultdict(set)
-        """By process, the frames that were given to an actor of it."""
+        """The frames that were given to an actor of each process."""
         self.to_lose: list[tuple[str, float]] = []
         """Types of messages; the next one of each is lost."""
         self.to_hold: list[tuple[str, float]] = []

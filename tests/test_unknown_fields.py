@@ -9,6 +9,8 @@ import msgspec
 import msgspec.inspect as types
 import pytest
 
+from benchmarks.staleness.staleness_plan import StalenessPlan
+from benchmarks.staleness.staleness_record import StalenessRecord
 from spotlight.actors.coordinator.session.session_folder import SavedSession
 from spotlight.actors.coordinator.tenant.job_journal import (
     Checkpoint,
@@ -27,17 +29,15 @@ from spotlight.exports.plan import ExportPlan
 from spotlight.jobs import JobSpec, ModelSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.permissions import Permissions
-from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.door.key_book import SavedBook
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.rewards.schema import ScoreRequest
 from spotlight.rewards.serving.settings import ServingSettings
 from spotlight.rollouts.http_messages import WantedGroup
 from spotlight.running.handed_keys import CoordinatorKeys, NodeKeys
 from spotlight.store.mirror import Manifest
-from spotlight.studies.staleness_plan import StalenessPlan
-from spotlight.studies.staleness_record import StalenessRecord
 from spotlight.transport.control import ActorRef, BadInput, Envelope, Message, decode_message
 
 IN_A_JOURNAL = (

@@ -11,7 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,8 +22,9 @@ LONGEST_DEFAULT = 60  # characters; a longer default is given below its table
 
 sys.path.insert(0, str(ROOT))
 
-from spotlight.docstrings import read_docstrings  # noqa: E402 (it need not be installed)
-from spotlight.jobs import JobSpec  # noqa: E402
+from spotlight.docstrings import field_docstring, read_docstrings  # noqa: E402 (it need not be installed)
+from spotlight.jobs import JobSpec, TrainingSpec  # noqa: E402
+from spotlight.jobs.losses import LOSSES  # noqa: E402
 
 INTRODUCTION = """\
 # The job, field by field
@@ -58,9 +59,11 @@ def reference() -> str:
     return INTRODUCTION + "".join(_section(JobSpec, "", docs))
 
 
-def _section(spec: type[msgspec.Struct], prefix: str, docs: dict[str, str]) -> Iterator[str]:
+def _section(
+    spec: type[msgspec.Struct], prefix: str, docs: dict[str, str], whose: str = ""
+) -> Iterator[str]:
     """The table of one section, then those of the sections inside it."""
-    hints = get_type_hints(spec)
+    hints = get_type_hints(spec, include_extras=True)
     inner = [field for field in msgspec.structs.fields(spec) if _inner(hints[field.name])]
     # The same sections may stand in several places; they are told at the first.
     inner = [field for field in inner if field.name != "rewards" or not prefix]
@@ -69,7 +72,7 @@ def _section(spec: type[msgspec.Struct], prefix: str, docs: dict[str, str]) -> I
         for field in msgspec.structs.fields(spec)
         if field not in inner
     ]
-    title = f"`{prefix[:-1]}`" if prefix else "The job itself"
+    title = f"`{prefix[:-1]}`{whose}" if prefix else "The job itself"
     yield f"\n## {title}\n\n{docs[spec.__name__]}\n"
     if rows:
         yield "\n| field | values | default | unit | meaning |\n|---|---|---|---|---|\n"
@@ -79,6 +82,9 @@ def _section(spec: type[msgspec.Struct], prefix: str, docs: dict[str, str]) -> I
     for row in rows:
         if len(row.default) > LONGEST_DEFAULT:
             yield f"\nDefault of `{row.path}`: {row.default}.\n"
+    if spec is TrainingSpec:
+        for name, facts in LOSSES.items():
+            yield from _section(facts.options, f"{prefix}options.", docs, f" of `{name}`")
     for field in inner:
         hint = hints[field.name]
         some = "[]" if get_origin(hint) is tuple else ""
@@ -92,8 +98,7 @@ def _field(
     prefix: str,
     docs: dict[str, str],
 ) -> Field:
-    names = (f"{one.__name__}.{field.name}" for one in spec.__mro__)  # some fields are inherited
-    text = next((docs[name] for name in names if name in docs), "")
+    text = field_docstring(docs, spec, field.name)
     found = re.fullmatch(r"(.*?)(?:\s*\[(\w+)\])?", text, flags=re.DOTALL)
     meaning, unit = (found[1], found[2] or "") if found else (text, "")
     return Field(
@@ -103,6 +108,8 @@ def _field(
 
 def _inner(hint: Any) -> Any:
     """The section that a field is, may be, or has a list of; None if it is none."""
+    while get_origin(hint) is Annotated:
+        hint = get_args(hint)[0]
     for option in (hint, *get_args(hint)):
         if isinstance(option, type) and issubclass(option, msgspec.Struct):
             return option
@@ -125,13 +132,28 @@ def _kind(hint: Any) -> str:
     if get_origin(hint) is Mapping:
         return "mapping"
     arguments = get_args(hint)
+    if get_origin(hint) is Annotated:
+        return f"{_kind(arguments[0])}{_range(arguments[1])}"
     if str(get_origin(hint)).endswith("Literal"):
         return ", ".join(f"`{value}`" for value in arguments)
     if get_origin(hint) is tuple:
         if arguments[-1] is Ellipsis:
             return f"list of {_kind(arguments[0])}"
-        return f"{len(arguments)} {_kind(arguments[0])}s"
+        return f"{len(arguments)} {_kind(arguments[0]).replace('number', 'numbers')}"
     return " or ".join(_kind(argument) for argument in arguments)
+
+
+def _range(limits: msgspec.Meta) -> str:
+    """The range of a number, as it is said behind what kind of number it is."""
+    bounds = (("from", limits.ge), ("above", limits.gt), ("to", limits.le), ("below", limits.lt))
+    words = [f" {word} {_number(bound)}" for word, bound in bounds if bound is not None]
+    return "".join(words)
+
+
+def _number(bound: float) -> str:
+    if bound == 2**63 - 1:
+        return "2^63 - 1"
+    return f"{bound:,.0f}" if float(bound).is_integer() else f"{bound:g}"
 
 
 def _default(field: msgspec.structs.FieldInfo) -> str:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
+from benchmarks.staleness.staleness_plan import StalenessPlan
+from benchmarks.staleness.study import StalenessStudy
 from spotlight.assets import read_prompts
 from spotlight.jobs import load_job
-from spotlight.studies.staleness import StalenessStudy
-from spotlight.studies.staleness_plan import StalenessPlan
 
 SEEDS = 64
 

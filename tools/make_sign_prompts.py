@@ -58,7 +58,8 @@ SCENES = (
     "a billboard beside a motorway that says {}",
 )
 TRAINED, VALIDATED = 80, 8
-"""Of each length but the first, of which there are fewer; the first has as many validated."""
+"""How many prompts there are of each length but the first, of which there are fewer; the first has
+as many validated."""
 
 Line = dict[str, str]
 """A prompt and its tag."""

@@ -44,9 +44,9 @@ class Shape:
     name: str
     colour: str
     x: float
-    """Of the centre. [pixels]"""
+    """The place of the centre from the left. [pixels]"""
     y: float
-    """Of the centre, from the top. [pixels]"""
+    """The place of the centre from the top. [pixels]"""
     size: float
     """Edge of the bounding box. [pixels]"""
     brightness: float = 1.0

@@ -53,7 +53,7 @@ class Recipe:
     """Steps in which a share of the captions is wrong; 0 leaves them out."""
     mixed_learning_rate: float = 7e-4
     wrong_captions: float = 0.64
-    """That share."""
+    """The share of captions that are wrong in these steps."""
     empty_captions: float = 0.05
     """Share of captions left out, for classifier-free guidance."""
     ema_decay: float = 0.99
@@ -77,15 +77,16 @@ class Task(Protocol[Shown]):
     """What a checkpoint learns to draw."""
 
     height: int
-    """Pixels."""
+    """Height of an image in pixels."""
     width: int
-    """Pixels."""
+    """Width of an image in pixels."""
     patch: int
     """Pixels of a token's edge."""
     colours: int
     """1 for grey, 3 for RGB."""
     shift: float
-    """Of the noise schedule: above 1 it dwells on high noise, where it is decided what is where."""
+    """The shift of the noise schedule: above 1 it dwells on high noise, where it is decided what is
+    where."""
     axes: tuple[int, int, int]
     """Channels of a head that say frame, row and column."""
     words: tuple[str, ...]
@@ -93,7 +94,7 @@ class Task(Protocol[Shown]):
     characters: str
     """Characters that are."""
     tokens: int
-    """Of the longest prompt."""
+    """Tokens of the longest prompt."""
 
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Shown]:
         """`count` pictures [count, colours, height, width] in [-1, 1], and what they show. Never

@@ -24,8 +24,8 @@ PROFILES = {
 }
 SOL_RL_SPLIT = "sol-rl-split"
 TRAINING_SHARES = {SOL_RL_SPLIT: "85 %", "even-split": "47 %"}
-"""By profile how much of an iteration on all twelve GPUs training takes, without exploration and at
-all flow times. No ratio means anything without it."""
+"""How much of an iteration on all twelve GPUs training takes, by profile, without exploration and
+at all flow times. No ratio means anything without it."""
 
 OTHER_POOLS = (4, 16)
 _IN_OTHER_POOLS = (REFERENCE, OURS)
@@ -33,10 +33,10 @@ REORDERED = (REFERENCE, OURS)
 
 TUNING_SEED = 0
 FIRST_SEED = 11
-"""Of those that are measured: settings were tried on the ones before."""
+"""The first of the seeds that are measured: settings were tried on the ones before."""
 TUNED = (OURS, "data-parallel", "pipelined", "uniform", "regenerate", "inline")
-"""Besides the reference. Runs on reserved workers only have what wins for others that do not choose
-among their samples."""
+"""The rivals that are tuned besides the reference. Runs on reserved workers only have what wins for
+others that do not choose among their samples."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ PLAIN = ("reserved", REFERENCE, "pipelined")
 
 Runs = Mapping[Case, Run]
 Arrivals = Mapping[Case, Mapping[int, Arrival]]
-"""Of runs at the `LEVELS` of their references."""
+"""When runs arrive at the `LEVELS` of their references."""
 
 
 def arrivals(runs: Runs) -> Arrivals:

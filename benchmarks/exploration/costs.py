@@ -17,7 +17,7 @@ from benchmarks.exploration.rivals import RIVALS
 from benchmarks.time_to_target import LEVELS
 
 RESERVED_DOLLARS = 2.0
-"""For a GPU-hour; an assumption, of which ratios do not depend."""
+"""The price of a GPU-hour; an assumption, of which ratios do not depend."""
 SPOT_DISCOUNT = 0.7
 
 

@@ -21,7 +21,8 @@ from spotlight.jobs import JobSpec, job_from_data
 RUNS = Path(__file__).parents[1] / "exploration_runs"
 
 NUMERICS = 1
-"""To be raised when the same job gives other samples, scores, weights or decisions than before."""
+"""The version of the numerics: it is to be raised when the same job gives other samples, scores,
+weights or decisions than before."""
 
 Run = dict[str, Any]
 

@@ -23,7 +23,7 @@ from spotlight_simulation.chaos import scratch_folder
 _SPAWN = multiprocessing.get_context("spawn")
 _LONGEST_RUN_S = 7200.0
 _END_S = 10.0
-"""That a process which is told to end may take."""
+"""The longest that a process which is told to end may take."""
 
 
 @dataclass

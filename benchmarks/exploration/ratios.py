@@ -31,14 +31,14 @@ class Estimate(msgspec.Struct, frozen=True):
     low: float | None
     high: float | None
     seeds: int
-    """Of all tasks together."""
+    """Seeds of all tasks together."""
 
 
 class Arrival(msgspec.Struct, frozen=True):
     """When a run came to a score."""
 
     seconds: float
-    """Or when it ended."""
+    """When it arrived, or ended."""
     arrived: bool
 
 

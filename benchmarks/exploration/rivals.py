@@ -29,7 +29,8 @@ RIVALS = {
     "regenerate": "Spotlight, chosen seeds made again",
     "inline": "exploration that is waited for",
 }
-"""By name the title in plots, in the order of their importance, in which their runs are made."""
+"""The title of each rival in plots by its name, in the order of their importance, in which their
+runs are made."""
 
 EXPLORING = (OURS, "uniform", "regenerate", "inline")
 """They train on few samples that were chosen, the others on many that were not."""

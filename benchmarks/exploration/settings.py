@@ -46,9 +46,9 @@ class Row:
     example: str | None = None
     """The example that the task begins with; None: any."""
     task: str | None = None
-    """None: any."""
+    """The task of the row; None: any."""
     profile: str | None = None
-    """None: any."""
+    """The profile of the row; None: any."""
 
     def is_for(self, rival: str, task: str, profile: str) -> bool:
         """Whether a job has these changes."""
@@ -153,7 +153,7 @@ _UPDATES = [
     # The noisier half of eight flow times; and twice as many samples in the same time, which are as
     # good to train on.
     Row(
-        {"training.nft_noisiest": 0.5, "sampler.solver": "dpmpp_2m", "sampler.steps": 4},
+        {"training.options.noisiest": 0.5, "sampler.solver": "dpmpp_2m", "sampler.steps": 4},
         rivals=_TUNED,
         example=OCR,
     ),
@@ -162,7 +162,7 @@ _UPDATES = [
     # more than of eight: in one process, on seeds 1 to 4, runs that explore came to 0.55 in 0.5 to
     # 0.7 of the time, and to 0.60 in 0.7 to 1.4 of it. With five, one of these runs learnt little.
     Row(
-        {"training.nft_times": 4, "sampler.solver": "dpmpp_2m", "sampler.steps": 6},
+        {"training.options.times": 4, "sampler.solver": "dpmpp_2m", "sampler.steps": 6},
         rivals=_TUNED,
         example=COMPOSITIONAL,
     ),
@@ -202,7 +202,7 @@ _PUBLISHED = [
     Row(
         {
             "training.updates_per_iteration": 2,
-            "training.nft_strength": 0.1,
+            "training.options.strength": 0.1,
             "training.rollout_decay": 0.999,
             "training.rollout_decay_after": 75,
             "training.rollout_decay_growth": 0.0075,
@@ -213,7 +213,7 @@ _PUBLISHED = [
     Row(
         {
             "training.updates_per_iteration": 1,
-            "training.nft_strength": 1.0,
+            "training.options.strength": 1.0,
             "training.rollout_decay": 0.5,
             "training.rollout_decay_growth": 0.001,
         },

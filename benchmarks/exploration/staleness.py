@@ -1,4 +1,4 @@
-"""Does the ranking of seeds survive updates? `spotlight study staleness` on Spotlight's jobs of the
+"""Does the ranking of seeds survive updates? `benchmarks.staleness` on Spotlight's jobs of the
 test-bed: the median Spearman correlation, and the kept contrast over the best, at a lag of one
 iteration."""
 
@@ -14,8 +14,8 @@ from typing import Any
 
 from benchmarks.exploration.kept_runs import KeptRuns, Made, Run
 from benchmarks.exploration.rival_jobs import virtual_job
+from benchmarks.staleness.staleness_record import read_record
 from spotlight.jobs import job_to_yaml
-from spotlight.studies.staleness_record import read_record
 
 _SIZE = {"prompts": 16, "seeds": 32, "lags": "1,2,4,8"}
 _QUICK_SIZE = {"prompts": 4, "seeds": 8, "lags": "1,2"}
@@ -56,7 +56,7 @@ def _study(made: Made, seed: int) -> Run:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "config.yaml").write_text(job_to_yaml(made.job))
-        command = [sys.executable, "-m", "spotlight.cli", "study", "staleness", str(folder)]
+        command = [sys.executable, "-m", "benchmarks.staleness", str(folder)]
         command += ["--seed", str(seed)]
         for option, value in made.facts.items():
             command += [f"--{option}", str(value)]

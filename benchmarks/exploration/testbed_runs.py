@@ -132,7 +132,8 @@ def _shortened(job: JobSpec) -> JobSpec:
     nothing about speed."""
     changes: dict[str, Any] = {"prompts": 8, "seeds": 1, "every": 1}
     validation = msgspec.structs.replace(job.validation, **changes)
-    training = msgspec.structs.replace(job.training, nft_times=2, warmup_updates=0)
+    options = {**job.training.options, "times": 2}
+    training = msgspec.structs.replace(job.training, options=options, warmup_updates=0)
     return msgspec.structs.replace(
         job,
         iterations=SMOOTHED,

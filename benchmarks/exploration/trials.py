@@ -22,7 +22,7 @@ def _other_sampler(job: JobSpec) -> dict[str, Any]:
 TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "no-warm-up": lambda job: {"training.warmup_updates": 0},
     "shorter-memory": lambda job: {"training.adam_betas": [0.9, 0.99]},
-    "all-flow-times": lambda job: {"training.nft_noisiest": 1.0},
+    "all-flow-times": lambda job: {"training.options.noisiest": 1.0},
     "half-the-samples": lambda job: {
         "prompts.per_iteration": job.prompts.per_iteration // 2,
         "iterations": MOST_ITERATIONS,  # which end sooner
@@ -33,4 +33,4 @@ TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "lower-rate": lambda job: {"training.learning_rate": job.training.learning_rate / 1.5},
     "slower-old-policy": lambda job: {"training.rollout_decay": 0.5},
 }
-"""By name what it changes of a rival's job."""
+"""What each trial changes of a rival's job, by its name."""

@@ -123,8 +123,8 @@ def _run(job: JobSpec) -> Run:
 
 def _scores(job: JobSpec, folder: Path) -> Iterator[tuple[int, float]]:
     """Of the initial weights, and of those of every checkpoint."""
-    from spotlight.studies.one_process import OneProcess  # torch: not for --help
     from spotlight.training.checkpoints import load_checkpoint
+    from spotlight_simulation.one_process import OneProcess  # torch: not for --help
 
     whole = msgspec.structs.replace(job, validation=_MEASURED)
     engine = OneProcess(whole)

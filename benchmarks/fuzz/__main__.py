@@ -26,7 +26,7 @@ from benchmarks.fuzz.properties import Property, properties
 from benchmarks.report import Figure, Report
 
 _SLICE_S = 1.0
-"""After so long it is another property's turn."""
+"""It is another property's turn when so long is over."""
 _QUICK_MINUTES = 0.3
 _ENOUGH = 20
 """Findings of a kind."""

@@ -189,7 +189,7 @@ def _job(base: Path, case: LiveCase) -> JobSpec:
             },
             "sampler": {"height": 16, "width": 48, "steps": steps, "micro_batch": 4},
             "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "nft_times": 2},
+            "training": {"micro_batch": 4, "options": {"times": 2}},
             "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
             "validation": {"seeds": 1, "every": 2},
             **sizes,

@@ -44,7 +44,7 @@ class LiveProcess:
     handle: asyncio.subprocess.Process | None = None
     place: Attachment | None = None
     back_at: float = 0.0
-    """Not started again before."""
+    """The time before which it is not started again."""
     killed: bool = False
 
     @property
@@ -84,7 +84,8 @@ class LiveCluster:
         self.network = network
         own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
         self.join = JoinToken("", own.public, "inside", secret)
-        """By which this process is the coordinator's operator; without its place at first."""
+        """The token by which this process is the coordinator's operator; it is without its place at
+        first."""
         self.coordinator = LiveProcess(COORDINATOR)
         self.nodes = {"reserved": LiveProcess("reserved", "reserved", reserved)}
         for number, workers in enumerate(spot, start=1):

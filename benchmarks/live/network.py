@@ -41,7 +41,7 @@ class LiveNetwork(Protocol):
     """Joins the coordinator, which is with this process, and nodes."""
 
     host: str
-    """Of the coordinator."""
+    """The host of the coordinator."""
     partitions: bool
     """Whether nodes can be cut off."""
 

@@ -1,23 +1,24 @@
 """A mutant: one place of the package that is written otherwise, and the promise that this breaks.
 
-Each is a file of the folder `broken`. It is applied to a copy of the package, not to the checkout.
+Each is a file of the folder `broken`. It is applied to a copy of the repository, not to the
+checkout.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import sys
+import subprocess
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from fnmatch import fnmatchcase
+from importlib.util import cache_from_source
+from pathlib import Path, PurePosixPath
 
 import msgspec
 
 ROOT = Path(__file__).parents[2]
 _FOLDER = Path(__file__).parent / "broken"
-_COPIED = ("spotlight", "tests")
 
 
 class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -27,22 +28,34 @@ class Mutant(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     promise: str
     """What holds no more."""
     file: str
-    """Below the root of the repository."""
+    """The path below the root of the repository."""
     line: str
-    """As it is there, once; it may be several."""
+    """The text as it stands there, exactly once; it may be several lines."""
     becomes: str
     tests: tuple[str, ...]
-    """Files of the tests that are nearest."""
+    """The files of the tests that are most likely to notice, the likeliest first."""
 
-    def apply(self, root: Path) -> None:
-        """Change a copy of the repository. Raises `ValueError` if the line is not there once."""
-        text = (root / self.file).read_text(encoding="utf-8")
+    @property
+    def room(self) -> str:
+        """The innermost folder of tests that mirrors the folder of the file."""
+        folder = PurePosixPath("tests", *PurePosixPath(self.file).parent.parts[1:])
+        return next(str(each) for each in (folder, *folder.parents) if (ROOT / each).is_dir())
+
+    def matches(self, pattern: str) -> bool:
+        """Whether its name or its file is like this pattern of a shell."""
+        return fnmatchcase(self.name, pattern) or fnmatchcase(self.file, pattern)
+
+    def changed(self, root: Path) -> str:
+        """The text of its file in a copy of the repository, with the change. Raises `ValueError` if
+        the line is not there once."""
+        path = root / self.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
         count = text.count(self.line)
         if count != 1:
             raise ValueError(
                 f"{self.name}: its line is in {self.file} {count} times; write it anew"
             )
-        (root / self.file).write_text(text.replace(self.line, self.becomes), encoding="utf-8")
+        return text.replace(self.line, self.becomes)
 
 
 def mutants() -> list[Mutant]:
@@ -55,11 +68,15 @@ def mutants() -> list[Mutant]:
 
 @contextmanager
 def copied(scratch: Path) -> Iterator[Path]:
-    """The root of a copy of the package and its tests; of the original when the context begins."""
+    """The root of a copy of what git knows of the checkout, or would add; gone when the context
+    ends."""
     root = scratch / "copy"
-    for name in _COPIED:
-        shutil.copytree(ROOT / name, root / name)
-    shutil.copy2(ROOT / "pyproject.toml", root)
+    listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    done = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True)
+    for name in filter(None, done.stdout.split("\0")):
+        if (ROOT / name).is_file():  # one that was deleted is listed until that is committed
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
     try:
         yield root
     finally:
@@ -69,18 +86,16 @@ def copied(scratch: Path) -> Iterator[Path]:
 @contextmanager
 def applied(mutant: Mutant, root: Path) -> Iterator[None]:
     """Within, the copy is the mutant."""
-    mutant.apply(root)
+    path, changed = root / mutant.file, mutant.changed(root)
+    sound = path.read_text(encoding="utf-8")
+    _rewrite(path, changed)
     try:
         yield
     finally:
-        shutil.copy2(ROOT / mutant.file, root / mutant.file)
+        _rewrite(path, sound)
 
 
-def environment(root: Path) -> Mapping[str, str]:
-    """Of a process that imports the copy, and the benchmarks of the checkout."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(ROOT)))}
-
-
-def python(*arguments: str) -> list[str]:
-    """The command line of a Python like this one."""
-    return [sys.executable, *arguments]
+def _rewrite(path: Path, text: str) -> None:
+    """Python takes a compiled file for new if its source is as long and of the same second."""
+    path.write_text(text, encoding="utf-8")
+    Path(cache_from_source(path)).unlink(missing_ok=True)

@@ -32,7 +32,7 @@ class Attack:
     name: str
     """What is tried, in words."""
     attempt: Attempt
-    """Raises `Succeeded`."""
+    """The attempt, which raises `Succeeded`."""
     stage: Stage
     """`--quick` leaves out the last one."""
 

@@ -16,7 +16,7 @@ from spotlight.errors import JobError
 from spotlight.types import StoreEndpoint
 
 _MOST_MB = 150.0
-"""That the coordinator's memory may grow by while it is attacked."""
+"""Megabytes that the coordinator's memory may grow by while it is attacked."""
 
 
 async def _still_serves(site: Site, before_mb: float) -> None:

@@ -95,7 +95,7 @@ class Site:
         self.ports = (7070, 7071) if network.is_real else (unused_port(), unused_port())
         """Control and data port of the coordinator."""
         self.here = network.host(ATTACKER)
-        """By which the site's machines reach this one."""
+        """The address by which the site's machines reach this one."""
         self.capture: Capture | None = None
         """What the attacker saw on the wire."""
         self.coordinator: subprocess.Popen[bytes]

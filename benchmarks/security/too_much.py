@@ -33,7 +33,7 @@ from spotlight.transport.control.keys import key_text, place_of
 from spotlight.transport.control.wire import encode
 
 _MOST_MB = 150.0
-"""That the coordinator's memory may grow by while it is attacked."""
+"""Megabytes that the coordinator's memory may grow by while it is attacked."""
 _HALF_OF_THE_PARTS_MB = 500.0
 _IDLE = 10_000
 _OWN_CONNECTIONS = 1_500

@@ -61,7 +61,7 @@ class Asked:
     def __init__(self, host: str, port: int) -> None:
         self.host, self.port = host, port
         self.requests: list[Mapping[str, str]] = []
-        """Their headers."""
+        """The headers of all requests."""
 
     @property
     def url(self) -> str:

@@ -39,7 +39,7 @@ from spotlight.transport.control.wire import encode
 from spotlight_simulation.ports import unused_port
 
 _HANDSHAKE_S = 10.0
-"""Within this time libzmq ends a connection that proves no key."""
+"""The time in which libzmq ends a connection that proves no key."""
 
 
 async def _comes_in(site: Site, keys: KeyPair | None, *, server: str = "", plain: bool) -> bool:

@@ -57,7 +57,7 @@ def _completion(folder: Path) -> None:
     )
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # not the shell that runs this
-    _ended(["bash", "-c", ask], folder, PATH=path, **named).says(0, "status study", "--resume")
+    _ended(["bash", "-c", ask], folder, PATH=path, **named).says(0, "status", "--resume")
 
 
 @case("everything that development needs can be installed on Python 3.11 to 3.13")

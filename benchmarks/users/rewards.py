@@ -133,7 +133,7 @@ def _first_job(folder: Path) -> None:
     spotlight(["init", "mine.yaml"], folder).says(0)
     mine, example = load_job(folder / "mine.yaml"), load_job(_EXAMPLE)
     require(mine == parse_job(job_template()), "another job than the template")
-    for field in ("largest_advantage", "updates_per_iteration", "learning_rate", "nft_strength"):
+    for field in ("largest_advantage", "updates_per_iteration", "learning_rate", "options"):
         seen = getattr(mine.training, field), getattr(example.training, field)
         require(seen[0] == seen[1], f"{field}: {seen}")
     require(mine.samples_per_iteration == example.samples_per_iteration, "other samples")

@@ -52,7 +52,7 @@ class Exclusion(_Line, frozen=True, kw_only=True):
     name: str = msgspec.field(name="class")
     """Class of the objects."""
     count: int
-    """So many are too many."""
+    """How many are too many."""
 
 
 class PromptMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

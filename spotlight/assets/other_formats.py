@@ -30,8 +30,8 @@ _PATTERNS = [(re.compile(pattern, re.IGNORECASE), what) for pattern, what in _LI
 _HEADS = {"prompt", "prompts", "text", "texts", "caption", "captions"}
 """What the column of prompts is called in a table."""
 _SEPARATORS = {",": r",(?![\s\d])", ";": r";(?!\s)", "|": r"\|"}
-"""Of the cells of a table. A comma in a sentence is followed by a space, and one in a number by a
-digit."""
+"""What separates the cells of a table. A comma in a sentence is followed by a space, and one in a
+number by a digit."""
 _NUMBER = re.compile(
     r"[(\[#]?(?:prompt\s*)?(\d{1,6})\s*(?:[.):\]\u2013\u2014-]+\s|[,;|](?!\d))", re.IGNORECASE
 )

@@ -27,7 +27,6 @@ from spotlight.cli.options import (
 )
 from spotlight.cli.reaching import reaching
 from spotlight.cli.serve_reward import serve_reward
-from spotlight.cli.study import study
 from spotlight.errors import UserError
 from spotlight.files import path_problem
 from spotlight.policies.departure import LONGEST_NOTICE_S
@@ -39,7 +38,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.add_typer(study, name="study")
 app.add_typer(token, name="token")
 app.command()(revoke)
 app.command()(nodes)
@@ -142,16 +140,16 @@ def plan(
     from rich.console import Console
 
     from spotlight.assets import is_builtin
+    from spotlight.cli.job_files import read_job
     from spotlight.cli.local import new_run_folder
     from spotlight.cli.memory_plan import memory_table
     from spotlight.cli.plan import plan_lines
     from spotlight.cli.processes import run_in_process
-    from spotlight.jobs import load_job
     from spotlight.permissions import Permissions
     from spotlight.preflight.checks import check, check_store, settled
     from spotlight.store.memory_folder import usable_base
 
-    spec = load_job(job, changes or ())
+    spec = read_job(job, changes or ())
     folder = new_run_folder(spec, None)
     files = check(spec, run_folder=folder, permissions=Permissions.parse((), reward_secret or ()))
     base = usable_base("--store", store)
@@ -196,12 +194,12 @@ def submit(
     join: JoinOption = "",
 ) -> None:
     """Submit a job to a running coordinator, or have it continue an interrupted one."""
-    from spotlight.jobs import load_job
+    from spotlight.cli.job_files import read_job
     from spotlight.running.client import submit_job
     from spotlight.store.run_folder import read_config
 
     _check_choice(job, resume, run_folder, changes)
-    spec = load_job(job, changes or ()) if job is not None else read_config(resume or Path())
+    spec = read_job(job, changes or ()) if job is not None else read_config(resume or Path())
     folder = resume or run_folder
     place = str(folder.resolve()) if folder else ""
     accepted = reaching(

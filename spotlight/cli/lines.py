@@ -6,7 +6,7 @@ _LONGEST = 2000
 """Characters of a line; a longer one has lost its middle."""
 
 
-def one_line(error: Exception) -> str:
+def one_line(error: Exception | str) -> str:
     """What an error says, without the control characters, and the length, of what it quotes."""
     text = "".join(
         character if character.isprintable() else repr(character)[1:-1] for character in str(error)

@@ -12,11 +12,12 @@ from rich.live import Live
 
 from spotlight.actors.protocol import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
+from spotlight.cli.job_files import read_job
 from spotlight.cli.live import mirror_trouble, plain_line, render, summary_table
 from spotlight.cli.plan import plan_lines
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
-from spotlight.jobs import JobSpec, load_job
+from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
 from spotlight.process_start import NOTICE_SIGNALS
@@ -50,7 +51,7 @@ def run_locally(
         job = read_config(folder)
     else:
         assert job_path is not None
-        job = load_job(job_path, changes)
+        job = read_job(job_path, changes)
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
     files = check(job, run_folder=folder, permissions=places.permissions)

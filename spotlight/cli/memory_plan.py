@@ -10,10 +10,11 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from spotlight.cli.plan import amount
+from spotlight.diffusion.activations import FLOAT32
 from spotlight.jobs import JobSpec
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.gpus import gpu_nbytes, require_fit
-from spotlight.preflight.memory import FLOAT32, PHASES, MemoryPlan, memory_plan
+from spotlight.preflight.memory import PHASES, MemoryPlan, memory_plan
 from spotlight.store.memory_folder import default_base
 
 

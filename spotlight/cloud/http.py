@@ -31,7 +31,7 @@ class Answer:
     url: str
     status: int
     headers: Mapping[str, str]
-    """Without regard to case."""
+    """The headers by name, without regard to case."""
     text: str
 
     def decode(self, type_: type[Document]) -> Document:

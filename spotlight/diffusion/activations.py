@@ -15,8 +15,8 @@ from dataclasses import dataclass
 FLOAT32 = 4
 """Bytes of a number."""
 _WORKING = {"full": 2.5, "adapters": 7, "adapters in another dtype": 11}
-"""As many tensors of the width of the transformer a backward pass has besides what is kept: 0 to 7,
-5 to 11, and 9 to 15, in the families here (measured on CPUs and on the meta device)."""
+"""How many tensors of the width of the transformer a backward pass has besides what is kept: 0 to
+7, 5 to 11, and 9 to 15, in the families here (measured on CPUs and on the meta device)."""
 _SAMPLING = 15
 """The same of a pass without gradients: 13 to 17."""
 
@@ -29,7 +29,7 @@ class Adapters:
     """Ends of the names of the layers that have one."""
     rank: int
     nbytes: int = FLOAT32
-    """Of a number of theirs; they compute in this dtype."""
+    """Bytes of one of their numbers; they compute in this dtype."""
 
     def has(self, layer: str) -> bool:
         """Whether the layer of this name has one."""
@@ -43,13 +43,13 @@ class Pass:
     rows: int
     """Samples in it."""
     tokens: int
-    """Of the latents of one sample."""
+    """Tokens of the latents of one sample."""
     nbytes: int
-    """Of a number in the dtype that the transformer computes in."""
+    """Bytes of a number in the dtype that the transformer computes in."""
     adapters: Adapters | None = None
     """None: all weights are trained."""
     text_tokens: int | None = None
-    """That prompts are padded to, where the family has a choice."""
+    """Tokens that prompts are padded to, where the family has a choice."""
 
 
 class Block:
@@ -151,13 +151,13 @@ class Activations:
     """Bytes of one pass of a transformer."""
 
     blocks: tuple[BlockBytes, ...]
-    """In the order of the forward pass."""
+    """What each block keeps, in the order of the forward pass."""
     outside: int
-    """That is kept outside the blocks."""
+    """Bytes that are kept outside the blocks."""
     working: int
-    """That a training pass needs besides, about, for what lives a moment only."""
+    """Bytes that a training pass needs besides, about, for what lives a moment only."""
     sampling: int
-    """That a pass without gradients needs, about."""
+    """Bytes that a pass without gradients needs, about."""
 
     @classmethod
     def of(

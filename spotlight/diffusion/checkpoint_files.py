@@ -23,8 +23,8 @@ _LARGEST_JSON = 16 * MEBIBYTE
 """Bytes of a JSON file, or header: an index of 20,000 tensors has two million."""
 _MOST_TENSORS = 1_000_000
 _NBYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "BOOL": 1}
-"""Of a number of each kind that weights may have. Any other kind is quantised: it means nothing
-without the scales that belong to it."""
+"""Bytes of a number of each kind that weights may have. Any other kind is quantised: it means
+nothing without the scales that belong to it."""
 _VARIANTS = (None, "bf16", "fp16")
 """Copies of the weights, by what is in the names of their files; the first that is there is read.
 """
@@ -61,7 +61,7 @@ class Weights(msgspec.Struct, frozen=True):
     """What the libraries would load of a part of a checkpoint."""
 
     shapes: dict[str, Shape]
-    """Of every tensor by its name."""
+    """The shape of every tensor by its name."""
     files: dict[str, Path]
     """Which file holds the tensor of a name."""
     variant: str | None

@@ -34,10 +34,10 @@ log = structlog.get_logger(__name__)
 FORMAT = 1
 """Changes when the same prompt comes to be encoded in another way."""
 MOST_NBYTES = 16 * 1024 * MEBIBYTE
-"""Of the folder: some thousand prompts of the largest encoders."""
+"""Most bytes of the folder: some thousand prompts of the largest encoders."""
 _LARGEST_FILE = 256 * MEBIBYTE
 _TRIM_EVERY = 64
-"""So many files are written between two looks at the size."""
+"""How many files are written between two looks at the size."""
 _LEFT_AFTER_TRIM = 0.9
 _BLOCK = 8 * MEBIBYTE
 _DIGEST_DIGITS = 64
@@ -92,8 +92,8 @@ class EmbeddingCache:
 
     def _checksum(self, path: Path) -> str:
         stat = path.stat()
-        signature = (os.fspath(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size)
-        signature += (stat.st_mtime_ns, stat.st_ctime_ns)
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        signature = (os.fspath(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size, *times)
         memo = self._folder / "files" / _digest(signature)
         with suppress(UnreadableFile):
             known = read_bytes(memo, most=_DIGEST_DIGITS).decode("ascii", errors="replace")
@@ -156,7 +156,7 @@ def _metadata(prompt: str, tensors: dict[str, Tensor]) -> dict[str, str]:
     checksum = 0
     for name in sorted(tensors):
         flat = tensors[name].contiguous().flatten().view(torch.uint8)
-        checksum = zlib.crc32(flat.numpy(), checksum)
+        checksum = zlib.crc32(flat.numpy().data, checksum)
     return {"prompt": prompt, "crc32": f"{checksum:08x}"}
 
 

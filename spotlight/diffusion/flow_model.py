@@ -26,7 +26,7 @@ from spotlight.errors import CheckpointError
 _computed_twice = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
 """Nothing in a block is random, and reading the state of a generator would wait for the device."""
 CACHED_PROMPTS = 256
-"""So many embeddings are kept."""
+"""How many embeddings are kept."""
 
 
 def trainable_state(transformer: torch.nn.Module) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from spotlight.jobs.hub_names import HubFile, HubName
 from spotlight.text import plain
 
 _ASK_LIMIT_S = 10.0
-"""For the checksums: a run can do without."""
+"""The longest that the checksums are waited for: a run can do without them."""
 
 
 def downloaded(name: HubName) -> Path:
@@ -241,7 +241,12 @@ def _errors_of(name: HubName) -> Iterator[None]:
     repository, revision = name
     where = "https://huggingface.co/" + repository
     # Their errors of connections are their HTTP library's, which changed between versions.
-    any_error = (OSError, *errors.HfHubHTTPError.__bases__, errors.EntryNotFoundError)
+    theirs = errors.HfHubHTTPError.__bases__
+    any_error: tuple[type[Exception], ...] = (
+        OSError,
+        *(kind for kind in theirs if issubclass(kind, Exception)),
+        errors.EntryNotFoundError,
+    )
     try:
         yield
     except errors.GatedRepoError as error:

@@ -36,9 +36,8 @@ class ParallelPlan:
     gathers: Mapping[str, ContextParallelOutput]
     """Modules whose output, made of image tokens, becomes whole again."""
     attention: Mapping[str, tuple[str, ...]]
-    """Of which sequences the shards make up the queries, keys and values of a module. None at all:
-    its keys are whole on every member, so it needs no exchange.
-    """
+    """The sequences whose shards make up the queries, keys and values of a module. A module with
+    none has whole keys on every member, so it needs no exchange."""
 
 
 def plan_of(transformer: nn.Module) -> ParallelPlan:

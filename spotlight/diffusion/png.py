@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 _FRAME_MS = 1000 / 16
-"""For which a frame of a video is shown: 16 a second, as Wan is trained."""
+"""How long a frame of a video is shown: there are 16 a second, as Wan is trained."""
 
 
 def to_png(image: np.ndarray) -> bytes:

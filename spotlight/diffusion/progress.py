@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 _TENSORS = ("latents", "window_states", "log_probs", "foreseen")
-"""Of a `Progress`, in the order of its fields."""
+"""The tensors of a `Progress`, in the order of its fields."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Progress:
     window_states: Tensor
     """[B, k + 1, T, C], or [B, 0, T, C] before the window."""
     log_probs: Tensor
-    """[B, k]"""
+    """[B, k]: one log-probability of each noisy step."""
     foreseen: Tensor
     """[B, 1, T, C]: the clean latents that the last step foresaw, if the solver looks back at them
     in the next one; else [B, 0, T, C]."""

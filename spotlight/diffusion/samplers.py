@@ -38,9 +38,9 @@ class SamplerSettings:
     kind: SamplerKind
     steps: int
     height: int
-    """Pixels."""
+    """Height of an image in pixels."""
     width: int
-    """Pixels."""
+    """Width of an image in pixels."""
     shift: float | None = None
     guidance: float = 1.0
     noise_level: float = 0.7
@@ -98,7 +98,7 @@ class SampleBatch:
     window_states: Tensor | None
     """[B, w + 1, T, C]: the latents before the first and after every window step."""
     log_probs: Tensor | None
-    """[B, w]"""
+    """[B, w]: one log-probability of each noisy step."""
     window_start: int
 
 

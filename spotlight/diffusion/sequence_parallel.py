@@ -184,7 +184,7 @@ class _Shards(TorchFunctionMode):
         self._grid = grid
         self._rank, self._world = grid.group.rank, grid.group.world
         self._lengths: dict[str, int] = {}
-        """Of the whole sequences."""
+        """The lengths of the whole sequences, by name."""
         self._streams: tuple[str, ...] | None = None
         """Those of the attention module that runs."""
         self._attended = 0

@@ -24,13 +24,13 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """What is written where."""
 
     model: ModelSpec
-    """Of the job."""
+    """The model of the job."""
     checkpoint: str
     """The file with the weights."""
     role: Literal["ema", "weights"]
     """Which of its weights: the average that validation scores, or the newest."""
     format: ExportFormat
-    """For whom it is written."""
+    """The library that it is written for."""
     folder: str
     """Where to; new or empty."""
     iteration: int

@@ -9,7 +9,8 @@ from spotlight.jobs.loading import (
     parse_job,
     work_from_data,
 )
-from spotlight.jobs.rewards import HttpSpec, JudgeSpec, RewardSpec, ScoringSpec
+from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
+from spotlight.jobs.rewards import RewardSpec, ScoringSpec
 from spotlight.jobs.sampling import SamplerSpec, WindowSpec
 from spotlight.jobs.sections import (
     ExplorationSpec,

@@ -22,7 +22,8 @@ def changed(data: dict[str, Any], changes: Sequence[str], known: Sequence[str]) 
 
     Args:
         changes: each `path=value`.
-        known: every path that a job can have, with `[]` for any place in a list.
+        known: every path that a job can have, with `[]` for any place in a list, and `.*` for any
+            name in a mapping.
 
     Raises `JobError` naming the path, for one that is not known with those nearest to it.
     """
@@ -32,7 +33,8 @@ def changed(data: dict[str, Any], changes: Sequence[str], known: Sequence[str]) 
         path = path.strip()
         if not equals or not path:
             raise JobError("--set", f"`{change}` has no value; write path=value")
-        if re.sub(r"\[\d+\]", "[]", path) not in known:
+        place = re.sub(r"\[\d+\]", "[]", path)
+        if place not in known and re.sub(r"\.\w+$", ".*", place) not in known:
             near = difflib.get_close_matches(path, known, n=_NEAREST, cutoff=0.5)
             advice = f"; did you mean {' or '.join(f'`{one}`' for one in near)}?" if near else ""
             raise JobError("--set", f"a job has no field `{path}`{advice}")

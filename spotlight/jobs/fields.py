@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from spotlight.files import path_problem
@@ -11,15 +13,15 @@ from spotlight.files import path_problem
 MOST_STEPS = 1000
 """Denoising steps: the schedules of flow-matching models are trained with so many."""
 MOST_PIXELS = 4096 * 4096
-"""Of an image."""
+"""Most pixels of an image."""
 MOST_FRAMES = 4097
-"""Of a video: four minutes at 16 a second, which is far more than models make."""
+"""Most frames of a video: four minutes at 16 a second, which is far more than models make."""
 MOST_IN_BATCH = 4096
 """Images in one forward pass."""
 MOST_SAMPLES = 16_384
-"""In an iteration: the order to train names each of them, in one frame of 16 MiB."""
+"""Most samples in an iteration: the order to train names each of them, in one frame of 16 MiB."""
 MOST_PREVIEWS = 262_144
-"""In an iteration: the coordinator holds a request for each."""
+"""Most previews in an iteration: the coordinator holds a request for each."""
 MOST_ITERATIONS = 1_000_000
 MOST_REPEATS = 1000
 """Images of a prompt, draws of a sample, tries of a batch."""
@@ -28,18 +30,28 @@ MOST_TARGETS = 1000
 MOST_REWARDS = 16
 """Each scores every image."""
 LARGEST_REWARD = 1e9
-"""Of a reward's absolute value, and of its weight: what is larger comes from a broken scorer."""
+"""The largest absolute value of a reward, and of its weight: what is larger comes from a broken
+scorer."""
 LONGEST_SCORING_S = 86_400.0
-"""Of one batch: a scorer that takes longer hangs."""
+"""The longest scoring of one batch: a scorer that takes longer hangs."""
 GREATEST_RANK = 8192
-"""Of adapters, and their scale: the layers that they adapt are hardly larger."""
+"""The greatest rank of adapters, and their scale: the layers that they adapt are hardly larger."""
 LONGEST_PROMPT = 10_000
 """Characters: far more than text encoders read."""
 MOST_THREADS = 256
 MOST_WORKERS_OF_NODE = 256
 """Far more than accelerators fit into a machine."""
 MOST_WORKERS = 1024
-"""On this machine: each is a process."""
+"""Most workers on this machine: each is a process."""
+
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+Weight = Annotated[float, msgspec.Meta(ge=0)]
+"""How much one part of a loss counts."""
+Decay = Annotated[float, msgspec.Meta(ge=0, lt=1)]
+"""How much an average that follows something keeps of itself."""
+Threads = Annotated[int, msgspec.Meta(ge=1, le=MOST_THREADS)]
+GuidanceScale = Annotated[float, msgspec.Meta(ge=1, extra={"hint": "1 means no guidance"})]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,13 +62,6 @@ def require(condition: bool, field: str, problem: str) -> None:
     """Raise a `ValueError` that `load_job` turns into a `JobError` with the full path."""
     if not condition:
         raise ValueError(f"{field}|{problem}")
-
-
-def require_at_most(section: Section, most: int, *fields: str) -> None:
-    for field in fields:
-        value = getattr(section, field)
-        if value is not None:
-            require(value <= most, field, f"must be at most {most:,}, not {value:,}")
 
 
 def require_path(field: str, value: str) -> None:

@@ -20,7 +20,7 @@ class HubName(NamedTuple):
     """`str` gives it as jobs name it."""
 
     repository: str
-    """ORGANISATION/NAME."""
+    """The repository's name, as ORGANISATION/NAME."""
     revision: str
     """A branch, a tag, or the hash of a commit."""
 
@@ -51,18 +51,18 @@ class HubName(NamedTuple):
 
 
 SHA256_DIGITS, GIT_DIGITS = 64, 40
-"""Of the checksum of a large file, and of a small one, which is git's of a blob."""
+"""The digits of the checksum of a large file, and of a small one, which is git's of a blob."""
 _BLOB = f"[0-9a-f]{{{SHA256_DIGITS}}}|[0-9a-f]{{{GIT_DIGITS}}}"
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
 _PATH = rf"^{_PART}(/{_PART}){{0,3}}\Z"
-"""Of a file in a checkpoint: it can name nothing outside."""
+"""The path of a file in a checkpoint: it can name nothing outside."""
 
 
 class HubFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of a checkpoint of the hub."""
 
     path: Annotated[str, msgspec.Meta(max_length=400, pattern=_PATH)]
-    """Below the checkpoint's folder."""
+    """The path below the checkpoint's folder."""
     nbytes: Annotated[int, msgspec.Meta(ge=0, le=2**40)]
     blob: Annotated[str, msgspec.Meta(pattern=rf"^({_BLOB})\Z")]
     """Its checksum, by which the cache names it."""

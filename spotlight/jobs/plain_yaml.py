@@ -40,7 +40,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
         self._nodes = 0
         self._sizes: dict[yaml.Node | None, int] = {}
-        """Of each node that is complete, with all that is inside it."""
+        """The size of each node that is complete, with all that is inside it."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event: yaml.Event = self.peek_event()  # type: ignore[no-untyped-call]
@@ -58,7 +58,7 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
-    def construct_scalar(self, node: yaml.Node) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
         value = super().construct_scalar(node)
         halves = [each for each in value if "\ud800" <= each <= "\udfff"]
         _require(not halves, "this text has half of a character (a lone surrogate)", node)

@@ -6,23 +6,25 @@ A field's docstring ends with its unit in square brackets, where it has one.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.jobs.fields import (
+    LONGEST_SCORING_S,
     MOST_IN_BATCH,
     MOST_REPEATS,
     Section,
     require,
-    require_at_most,
     require_path,
 )
 
 LONGEST_URL = 2000
-"""Characters."""
+"""Most characters of a URL."""
 _URL = re.compile(r"(https?)://(\[[0-9A-Za-z:.%]+\]|[A-Za-z0-9._-]+)(?::(\d{1,5}))?([/?][^\s#]*)?")
 _PORTS = {"http": 80, "https": 443}
 LONGEST_RUBRIC = 20_000
-"""Characters."""
+"""Most characters of a rubric."""
 
 
 class EndpointSpec(Section, frozen=True, kw_only=True):
@@ -33,22 +35,27 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
     the endpoint's `chat/completions`."""
     image_format: Literal["png", "webp"] = "png"
     """File format of the images that are sent. Both are lossless; `webp` is smaller and takes
-    longer."""
-    attempts: int = 4
+    longer. `webp` is for servers behind a slow network."""
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """How often a request is sent before its images count as not scored. It is sent again after no
-    connection, no answer in time, and status 408, 425, 429 and 5xx. [tries]"""
-    timeout_s: float = 60.0
-    """Time limit of one try, from connecting to the last byte of the answer. [seconds]"""
-    concurrency: int = 4
-    """How many requests of one worker may be open at the same time. [requests]"""
+    connection, no answer in time, and status 408, 425, 429 and 5xx. More are for servers that
+    restart now and then. [tries]"""
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_SCORING_S)] = 60.0
+    """Time limit of one try, from connecting to the last byte of the answer. More is for slow
+    models. [seconds]"""
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 4
+    """How many requests of one worker may be open at the same time. More are for servers that
+    answer several at a time. [requests]"""
     secret: str | None = None
     """The name of a secret which the operator of every node that scores has named for this server
-    (`--reward-secret`): it is the value of the `Authorization` header."""
+    (`--reward-secret`): it is the value of the `Authorization` header. It is for servers that ask
+    for a key."""
     authorization_file: str | None = None
     """A file that holds that value, such as `Bearer TOKEN`, for a job that `spotlight run` runs.
-    Other nodes read only files that their operators named."""
+    Other nodes read only files that their operators named. It is for trying out such a server."""
     authorization_variable: str | None = None
-    """An environment variable that holds it instead, for a job that `spotlight run` runs."""
+    """An environment variable that holds it instead, for a job that `spotlight run` runs. It is for
+    trying out such a server."""
 
     def __post_init__(self) -> None:
         authority = re.split(r"[/?#\\]", self.url.partition("//")[2])[0]
@@ -62,11 +69,6 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
             "url",
             "must begin with `http://` or `https://` and name a host",
         )
-        for field in ("attempts", "concurrency"):
-            require(getattr(self, field) >= 1, field, "must be at least 1")
-        require(0 < self.timeout_s <= 86_400, "timeout_s", "must be positive, and at most a day")
-        require_at_most(self, MOST_REPEATS, "attempts")
-        require_at_most(self, MOST_IN_BATCH, "concurrency")
         sources = (self.secret, self.authorization_file, self.authorization_variable)
         require(
             sum(source is not None for source in sources) <= 1,
@@ -94,13 +96,9 @@ class EndpointSpec(Section, frozen=True, kw_only=True):
 class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
     """A scorer that is reached over HTTP, in its own environment or on its own machine."""
 
-    images_per_request: int = 8
-    """At most so many images in one request. [images]"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.images_per_request >= 1, "images_per_request", "must be at least 1")
-        require_at_most(self, MOST_IN_BATCH, "images_per_request")
+    images_per_request: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 8
+    """At most so many images in one request. It is for scorers that are fastest with batches of a
+    size of their own. [images]"""
 
 
 class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
@@ -111,9 +109,11 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
     """The model's name at the endpoint."""
     formula: Literal["ocr", "rubric"] = "ocr"
     """What the model is asked for. With `ocr` it reads the text, which is compared as by the `ocr`
-    reward; with `rubric` it gives a grade within the reward's `range`."""
-    rubric: str = ""
-    """What the model should look at, in your words; Spotlight adds the prompt and the scale."""
+    reward; with `rubric` it gives a grade within the reward's `range`. `rubric` is for what no
+    formula measures."""
+    rubric: Annotated[str, msgspec.Meta(max_length=LONGEST_RUBRIC)] = ""
+    """What the model should look at, in your words; Spotlight adds the prompt and the scale. It is
+    for `formula: rubric`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,9 +124,4 @@ class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):
             "say what the model should look at"
             if self.formula == "rubric"
             else "is only used with `formula: rubric`; remove it, or set that formula",
-        )
-        require(
-            len(self.rubric) <= LONGEST_RUBRIC,
-            "rubric",
-            f"must have at most {LONGEST_RUBRIC:,} characters, not {len(self.rubric):,}",
         )

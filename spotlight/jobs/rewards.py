@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -20,7 +20,6 @@ from spotlight.jobs.fields import (
     MOST_REWARDS,
     Section,
     require,
-    require_at_most,
 )
 from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
 
@@ -38,17 +37,19 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     `http` asks a server; `judge` asks a vision-language model; `python` is a class of your own."""
     name: str = ""
     """Names the reward in metrics and reports; the kind when absent."""
-    weight: float = 1.0
+    weight: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] = 1.0
     """Weight of the reward among several; with 0 it is only measured."""
     range: tuple[float, float] | None = (0.0, 1.0)
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
-    outside counts as a failure of the scorer."""
+    outside counts as a failure of the scorer. It is for scorers whose rewards lie elsewhere than
+    between 0 and 1."""
     noisy: bool = False
     """Whether the scorer may give the same image another reward the next time. Where chosen
-    previews are trained on, such a reward is drawn twice: once to choose by, once to train on."""
-    limit_s: float = 600.0
+    previews are trained on, such a reward is drawn twice: once to choose by, once to train on. It
+    is for judges that draw their answers."""
+    limit_s: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_SCORING_S)] = 600.0
     """How long the scorer may take for one batch. After that it has failed, and is created again.
-    [seconds]"""
+    More is for large scorers. [seconds]"""
     http: HttpSpec | None = None
     """The server of `kind: http`."""
     judge: JudgeSpec | None = None
@@ -66,16 +67,6 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", self.name) is not None,
             "name",
             "use letters, digits, `_` and `-` only, 32 characters at most",
-        )
-        require(
-            abs(self.weight) <= LARGEST_REWARD,
-            "weight",
-            f"must lie between {-LARGEST_REWARD:,.0f} and {LARGEST_REWARD:,.0f}",
-        )
-        require(
-            0 < self.limit_s <= LONGEST_SCORING_S,
-            "limit_s",
-            f"must be positive and at most {LONGEST_SCORING_S:,.0f}, not {self.limit_s}",
         )
         if self.range is not None:
             low, high = self.range
@@ -143,19 +134,17 @@ def scorer_target(name: str) -> str | None:
 class ScoringSpec(Section, frozen=True, kw_only=True):
     """What happens when a scorer fails, or when all rewards are equal."""
 
-    attempts: int = 3
-    """How often a batch is scored before its failure counts. [tries]"""
+    attempts: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 3
+    """How often a batch is scored before its failure counts. More are for scorers that fail now and
+    then. [tries]"""
     on_failure: Literal["drop_group", "stop"] = "drop_group"
     """What happens to prompt groups that could not be scored: they are dropped, or the job stops. A
-    failure never becomes a reward of 0."""
-    flat_iterations: int = 5
+    failure never becomes a reward of 0. `stop` is for those who would rather mend the scorer than
+    train on fewer prompts."""
+    flat_iterations: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 5
     """The job stops after this many iterations in a row in which all rewards were equal, because
-    there is nothing to learn from. [iterations]"""
-
-    def __post_init__(self) -> None:
-        require(self.attempts >= 1, "attempts", "must be at least 1")
-        require(self.flat_iterations >= 1, "flat_iterations", "must be at least 1")
-        require_at_most(self, MOST_REPEATS, "attempts", "flat_iterations")
+    there is nothing to learn from. More are for rewards that the untrained model hardly ever gets.
+    [iterations]"""
 
 
 def require_rewards(field: str, rewards: Sequence[RewardSpec], taken: Sequence[str] = ()) -> None:

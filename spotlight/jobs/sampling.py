@@ -5,7 +5,9 @@ A field's docstring ends with its unit in square brackets, where it has one.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.jobs.fields import (
     MOST_FRAMES,
@@ -14,9 +16,9 @@ from spotlight.jobs.fields import (
     MOST_PIXELS,
     MOST_STEPS,
     MOST_WORKERS,
+    GuidanceScale,
     Section,
     require,
-    require_at_most,
 )
 from spotlight.types import SamplerKind, Solver
 
@@ -25,43 +27,36 @@ class WindowSpec(Section, frozen=True, kw_only=True):
     """The SDE window: noise is added, and trained on, only inside it. Flow-GRPO-Fast has a short
     window, Flow-GRPO one of all steps but the last, and MixGRPO one that slides."""
 
-    length: int = 2
+    length: Annotated[int, msgspec.Meta(ge=1)] = 2
     """Stochastic steps. [steps]"""
-    earliest: int = 0
+    earliest: Annotated[int, msgspec.Meta(ge=0)] = 0
     """First step, counted from 0, at which the window may start."""
-    latest: int = 4
+    latest: Annotated[int, msgspec.Meta(le=MOST_STEPS)] = 4
     """All steps of the window come before this one, counted from 0."""
     placement: Literal["random", "sliding"] = "random"
     """Where the window starts in an iteration, for all its samples. `random` draws a step for each
-    iteration. `sliding` starts at `earliest`, moves later and later, and then returns to
-    `earliest`."""
-    stride: int = 1
-    """By how much a sliding window moves. [steps]"""
-    slide_every: int = 25
-    """How long a sliding window stays. [iterations]"""
+    iteration. `sliding` starts at `earliest`, moves later step by step, and then returns to
+    `earliest`. `sliding` is for MixGRPO."""
+    slide_every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 25
+    """How long a sliding window stays. It is for MixGRPO in jobs of another length than its
+    authors'. [iterations]"""
 
     def __post_init__(self) -> None:
-        require(self.length >= 1, "length", "must be at least 1")
-        require(self.earliest >= 0, "earliest", "must not be negative")
         require(
             self.latest - self.length >= self.earliest,
             "latest",
             f"no room for {self.length} steps from {self.earliest} on; raise `latest`",
         )
-        for field in ("stride", "slide_every"):
-            require(getattr(self, field) >= 1, field, "must be at least 1")
-        require_at_most(self, MOST_STEPS, "latest", "stride")
-        require_at_most(self, MOST_ITERATIONS, "slide_every")
 
 
 class SamplerSpec(Section, frozen=True, kw_only=True):
     """How images are denoised."""
 
-    height: int
+    height: Annotated[int, msgspec.Meta(ge=1)]
     """Height of the images. [pixels]"""
-    width: int
+    width: Annotated[int, msgspec.Meta(ge=1)]
     """Width of the images. [pixels]"""
-    frames: int = 1
+    frames: Annotated[int, msgspec.Meta(ge=1, le=MOST_FRAMES)] = 1
     """Length of the videos, for a checkpoint that makes some; 1 for images. A reward is the mean of
     those of the frames. [frames]"""
     kind: SamplerKind = "ode"
@@ -70,76 +65,50 @@ class SamplerSpec(Section, frozen=True, kw_only=True):
     solver: Solver = "euler"
     """How a step without noise is taken: `euler`, or `dpmpp_2m` (DPM-Solver++ 2M), which also uses
     the previous step and needs fewer steps for the same accuracy."""
-    steps: int = 8
+    steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)] = 8
     """Denoising steps of a rollout. [steps]"""
-    evaluation_steps: int | None = None
+    evaluation_steps: Annotated[int, msgspec.Meta(ge=1, le=MOST_STEPS)] | None = None
     """Denoising steps of validation images; the rollout's when absent. [steps]"""
-    shift: float | None = None
-    """Schedule shift; the checkpoint's scheduler decides when absent."""
-    text_tokens: int | None = None
+    shift: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    """Schedule shift; the checkpoint's scheduler decides when absent. It is for recipes that name
+    one."""
+    text_tokens: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Prompts are padded to so many tokens, the same for all requests, so that neither the batch
     nor its order changes what a forward pass computes. Only for checkpoints that can hide padding:
-    Qwen-Image with 64, 128 or 256. When absent, a job takes the least of them that holds all of
-    its prompts, if the package `tokenizers` is there to count them, and otherwise the most.
-    [tokens]"""
-    guidance: float = 1.0
+    Qwen-Image with 64, 128 or 256. When absent, a job takes the least of them that holds all of its
+    prompts, if the package `tokenizers` is there to count them, and otherwise the most. It is for
+    machines without `tokenizers`, and for runs that are compared bit by bit while their prompts
+    differ. [tokens]"""
+    guidance: GuidanceScale = 1.0
     """Classifier-free guidance scale; 1 means none. A FLUX transformer that embeds guidance takes
     it as an input instead, without a second pass."""
-    noise_level: float = 0.7
+    noise_level: Annotated[float, msgspec.Meta(ge=0)] = 0.7
     """How much new noise a step draws: `a` of Flow-SDE and CPS, `eta` of DanceGRPO. With `cps` at
     most 1, which is all of it; unused by `ode`."""
     window: WindowSpec = WindowSpec()
     """Where noise is added; unused by `ode`."""
-    micro_batch: int = 8
+    micro_batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 8
     """Every forward pass runs at this batch size, padded when short, so that kernels never depend
     on the load. [images]"""
-    degree: Literal["auto"] | int = "auto"
+    degree: Literal["auto"] | Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS)] = "auto"
     """SP degree: how many workers of a node denoise one micro-batch together. `auto` chooses what
     is predicted to finish most, and is 1 with `exploration.budget: fixed`, since results of
-    different degrees differ in the last bits; a number is kept to wherever a node has so many.
-    [workers]"""
+    different degrees differ in the last bits; a number is kept to wherever a node has so many. A
+    number is for runs that are compared with each other. [workers]"""
 
     def __post_init__(self) -> None:
-        for field in ("height", "width"):
-            require(getattr(self, field) >= 1, field, "must be at least 1 pixel")
-        require(self.steps >= 1, "steps", f"must be at least 1, not {self.steps}")
-        require(
-            self.evaluation_steps is None or self.evaluation_steps >= 1,
-            "evaluation_steps",
-            "must be at least 1",
-        )
-        require(self.shift is None or self.shift > 0, "shift", "must be positive")
-        require(
-            self.text_tokens is None or self.text_tokens >= 1,
-            "text_tokens",
-            "must be at least 1",
-        )
-        require(self.guidance >= 1, "guidance", "must be at least 1 (1 means no guidance)")
-        require(self.noise_level >= 0, "noise_level", "must not be negative")
         require(
             self.kind != "cps" or self.noise_level <= 1,
             "noise_level",
             f"must be in [0, 1] with `cps`, not {self.noise_level}: a step draws the part"
             " sin(noise_level * pi / 2) of its noise anew, and 1 is all of it; its authors use 0.8",
         )
-        require(self.micro_batch >= 1, "micro_batch", "must be at least 1 image")
-        require(
-            self.degree == "auto" or self.degree >= 1,
-            "degree",
-            f"must be `auto` or at least 1, not {self.degree}",
-        )
-        require(self.frames >= 1, "frames", "must be at least 1")
-        require_at_most(self, MOST_FRAMES, "frames")
         require(
             self.height * self.width <= MOST_PIXELS,
             "height" if self.height >= self.width else "width",
             f"{self.width:,} x {self.height:,} pixels are more than an image may have"
             f" ({MOST_PIXELS:,})",
         )
-        require_at_most(self, MOST_STEPS, "steps", "evaluation_steps")
-        require_at_most(self, MOST_IN_BATCH, "micro_batch")
-        if self.degree != "auto":
-            require_at_most(self, MOST_WORKERS, "degree")
         if self.kind != "ode":
             require(
                 self.window.latest < self.steps,

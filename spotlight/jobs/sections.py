@@ -7,7 +7,9 @@ A field's docstring ends with its unit in square brackets, where it has one.
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.files import text_problem
 from spotlight.jobs.fields import (
@@ -19,9 +21,9 @@ from spotlight.jobs.fields import (
     MOST_TARGETS,
     MOST_WORKERS,
     MOST_WORKERS_OF_NODE,
+    GuidanceScale,
     Section,
     require,
-    require_at_most,
     require_path,
 )
 from spotlight.jobs.hub_names import HUB, HubName
@@ -31,22 +33,18 @@ from spotlight.jobs.rewards import RewardSpec
 class LoraSpec(Section, frozen=True, kw_only=True):
     """Low-rank adapters (peft) instead of full fine-tuning."""
 
-    rank: int = 16
+    rank: Annotated[int, msgspec.Meta(ge=1, le=GREATEST_RANK)] = 16
     """Rank of each adapter."""
-    alpha: int = 32
+    alpha: Annotated[int, msgspec.Meta(ge=1, le=GREATEST_RANK)] = 32
     """Scale: the adapter's output is multiplied by `alpha / rank`."""
-    targets: tuple[str, ...] | None = None
+    targets: (
+        Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MOST_TARGETS)] | None
+    ) = None
     """Module names that get an adapter; the list of the checkpoint's family when absent, which is
-    Flow-GRPO's where it has one."""
+    Flow-GRPO's where it has one. It is for adapting other layers than Flow-GRPO's authors did."""
 
     def __post_init__(self) -> None:
-        require(self.rank >= 1, "rank", f"must be at least 1, not {self.rank}")
-        require(self.alpha >= 1, "alpha", f"must be at least 1, not {self.alpha}")
-        targets = self.targets or ()
-        require(self.targets != (), "targets", "name at least one module")
-        require_at_most(self, GREATEST_RANK, "rank", "alpha")
-        require(len(targets) <= MOST_TARGETS, "targets", f"name at most {MOST_TARGETS:,}")
-        for target in targets:
+        for target in self.targets or ():
             require(
                 re.fullmatch(r"[A-Za-z0-9_.]{1,200}", target) is not None,
                 "targets",
@@ -68,12 +66,12 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     attention: Literal["native", "flash", "flash_varlen"] = "native"
     """The attention kernels, in rollouts and in training alike: those that torch chooses, or those
     of the package flash-attn, which only a GPU has. `flash` takes no mask, as Qwen-Image needs one;
-    `flash_varlen` does. With flash-attn every worker denoises alone (`sampler.degree` is 1)."""
-    negative_prompt: str = " "
+    `flash_varlen` does. With flash-attn every worker denoises alone (`sampler.degree` is 1). It is
+    for GPUs on which flash-attn is faster."""
+    negative_prompt: Annotated[str, msgspec.Meta(max_length=LONGEST_PROMPT)] = " "
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
     authors recommend a single space. Unused where `sampler.guidance` and `validation.guidance` are
-    1.
-    """
+    1. It is for jobs that use guidance."""
 
     def __post_init__(self) -> None:
         require_path("checkpoint", self.checkpoint)
@@ -81,11 +79,6 @@ class ModelSpec(Section, frozen=True, kw_only=True):
             not self.checkpoint.startswith(HUB) or HubName.parse(self.checkpoint) is not None,
             "checkpoint",
             "is no name of the hub; write `hf:ORGANISATION/NAME`, perhaps with `@REVISION`",
-        )
-        require(
-            len(self.negative_prompt) <= LONGEST_PROMPT,
-            "negative_prompt",
-            f"must have at most {LONGEST_PROMPT:,} characters",
         )
         problem = text_problem(self.negative_prompt, allowed="\n\t")
         require(problem is None, "negative_prompt", f"{problem}; remove it")
@@ -99,11 +92,10 @@ class PromptsSpec(Section, frozen=True, kw_only=True):
     """A path (relative to the job file), or `builtin:NAME`."""
     validation: str
     """Prompts that must not occur in `train`."""
-    per_iteration: int = 8
+    per_iteration: Annotated[int, msgspec.Meta(ge=1)] = 8
     """Prompt groups in one iteration. [prompts]"""
 
     def __post_init__(self) -> None:
-        require(self.per_iteration >= 1, "per_iteration", "must be at least 1")
         for field in ("train", "validation"):
             require_path(field, getattr(self, field))
 
@@ -125,14 +117,15 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     while nothing else runs; it is for comparison. If `preview_steps` then equals the steps of a
     rollout, previews are the samples themselves: the chosen ones are trained on, none is denoised
     twice, and no choice of seeds is better."""
-    candidates: int = 4
-    """At most so many previews per kept seed. [previews]"""
+    candidates: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
+    """Most previews per kept seed. [previews]"""
     prompt_pool: int = 1
     """How many times as many prompts may be explored as an iteration trains on. They share the
     iteration's previews, and training takes the prompts whose kept seeds contrast most. With
     `uniform` all of them are explored; `bandit` explores others only in place of prompts that turn
-    out to be solved, or hopeless. [times]"""
-    preview_steps: int | None = None
+    out to be solved, or hopeless. It is for files of prompts of which many are solved, or hopeless.
+    [times]"""
+    preview_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     reuse: bool = False
     """Train on the chosen previews themselves, which are made with the weights of the iteration
@@ -140,13 +133,14 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     even numbers of prompts and updates, the later half of the groups is chosen while the first
     is trained. It needs DiffusionNFT, Flow-GRPO or GRPO-Guard, and previews with the steps of a
     rollout."""
-    probes: int = 4
+    probes: Annotated[int, msgspec.Meta(ge=0, le=MOST_PREVIEWS)] = 4
     """Previewed seeds, drawn at random, that each iteration regenerates whether or not they were
     chosen, to see whether previews predict rewards; exploration shrinks, or stops, when they do
-    not, or when the kept seeds contrast less than their previews promised. [images]"""
+    not, or when the kept seeds contrast less than their previews promised. More are for rewards
+    that are so noisy that four say little; 0 is for runs that must be compared with others of equal
+    cost. [images]"""
 
     def __post_init__(self) -> None:
-        require(self.candidates >= 1, "candidates", f"must be at least 1, not {self.candidates}")
         require(
             self.budget == "fixed" or self.weights == "previous",
             "budget",
@@ -164,9 +158,9 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             "must be 1 with mode `random`: prompts would be chosen by their previews",
         )
         require(
-            self.probes == 0 or self.probes >= 2,
+            self.probes != 1,
             "probes",
-            f"must be 0, or at least 2 to be compared, not {self.probes}",
+            "must be 0, or at least 2 to be compared, not 1",
         )
         require(
             not self.reuse or (self.mode != "none" and self.weights == "previous"),
@@ -174,27 +168,20 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             "needs previews that are made while training runs: another `mode` than `none`, and"
             " `weights: previous`",
         )
-        require(
-            self.preview_steps is None or self.preview_steps >= 1,
-            "preview_steps",
-            "must be at least 1",
-        )
-        require_at_most(self, MOST_REPEATS, "candidates")
-        require_at_most(self, MOST_PREVIEWS, "probes")
 
 
 class ValidationSpec(Section, frozen=True, kw_only=True):
     """Held-out prompts, always with the same seeds."""
 
-    prompts: int | None = None
-    """How many of the validation prompts are used, spread evenly over the file; all when absent.
-    [prompts]"""
-    seeds: int = 4
+    prompts: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    """How many of the validation prompts are used, spread evenly over the file; all when absent. It
+    is for long files, of which a part says enough. [prompts]"""
+    seeds: Annotated[int, msgspec.Meta(ge=1, le=MOST_REPEATS)] = 4
     """Images per validation prompt. [images]"""
-    guidance: float | None = None
+    guidance: GuidanceScale | None = None
     """True classifier-free guidance scale of validation images, 1 for none; `sampler.guidance` when
-    absent."""
-    every: int = 5
+    absent. It is for those who train without guidance and will use the model with it."""
+    every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 5
     """Iterations between validations; the first and the last weights are always validated.
     [iterations]"""
     rewards: tuple[RewardSpec, ...] = ()
@@ -202,34 +189,16 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     trained rewards rise, the model games its reward."""
     on_hacking: Literal["warn", "stop"] = "warn"
     """What the job does when a model games its reward; either way the best checkpoint by
-    `validation.rewards` is kept."""
-
-    def __post_init__(self) -> None:
-        require(self.prompts is None or self.prompts >= 1, "prompts", "must be at least 1")
-        require(self.seeds >= 1, "seeds", "must be at least 1")
-        require(
-            self.guidance is None or self.guidance >= 1,
-            "guidance",
-            "must be at least 1 (1 means no guidance)",
-        )
-        require(self.every >= 1, "every", "must be at least 1")
-        require_at_most(self, MOST_REPEATS, "seeds")
-        require_at_most(self, MOST_ITERATIONS, "every")
+    `validation.rewards` is kept. `stop` is for jobs that nobody watches."""
 
 
 class PoolSpec(Section, frozen=True, kw_only=True):
     """Nodes that `spotlight run` starts on this machine; on a cluster nodes join by themselves."""
 
-    nodes: int = 1
+    nodes: Annotated[int, msgspec.Meta(ge=0, le=MOST_WORKERS)] = 1
     """Nodes, each one process. [nodes]"""
-    workers: int = 1
+    workers: Annotated[int, msgspec.Meta(ge=1, le=MOST_WORKERS_OF_NODE)] = 1
     """Workers on each node, one per accelerator or CPU slot. [workers]"""
-
-    def __post_init__(self) -> None:
-        require(self.nodes >= 0, "nodes", "must not be negative")
-        require(self.workers >= 1, "workers", "must be at least 1")
-        require_at_most(self, MOST_WORKERS, "nodes")
-        require_at_most(self, MOST_WORKERS_OF_NODE, "workers")
 
 
 class PoolsSpec(Section, frozen=True, kw_only=True):

@@ -9,17 +9,18 @@ torch nor diffusers; whether the checkpoint and the scorer are really there is c
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.jobs.fields import (
     MOST_ITERATIONS,
     MOST_PREVIEWS,
     MOST_SAMPLES,
-    MOST_THREADS,
     MOST_WORKERS,
     Section,
+    Threads,
     require,
-    require_at_most,
 )
 from spotlight.jobs.losses import LOSSES, misfit
 from spotlight.jobs.rewards import RewardSpec, ScoringSpec, require_rewards
@@ -36,12 +37,14 @@ from spotlight.jobs.training import TrainingSpec
 from spotlight.policies.training_parts import can_be_divided
 from spotlight.types import RequestKind
 
+_COMPARES = "an advantage compares samples of one prompt"
+
 
 class WorkSpec(Section, frozen=True, kw_only=True):
     """What workers must know to denoise and score, for a job or for another program's loop."""
 
     model: ModelSpec
-    """What denoises."""
+    """The model that denoises."""
     sampler: SamplerSpec
     """How; a request may take other steps."""
     rewards: tuple[RewardSpec, ...] = ()
@@ -51,13 +54,11 @@ class WorkSpec(Section, frozen=True, kw_only=True):
     drawn_again: tuple[RewardSpec, ...] = ()
     """Rewards that previews get once more, behind the others: those to train on must have had no
     say in the choice."""
-    threads: int = 1
+    threads: Threads = 1
     """CPU threads that each worker computes with. [threads]"""
 
     def __post_init__(self) -> None:
         require_rewards("rewards", self.rewards)
-        require(self.threads >= 1, "threads", "must be at least 1")
-        require_at_most(self, MOST_THREADS, "threads")
 
     def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
         """What the images of a kind of request are scored by, in the order of their rewards."""
@@ -81,20 +82,22 @@ class JobSpec(Section, frozen=True, kw_only=True):
     """What to draw."""
     sampler: SamplerSpec
     """How to denoise."""
-    seed: int = 0
-    """Seed of every random choice of the run."""
-    iterations: int = 40
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    """Seed of every random choice of the run. Others are for telling luck from skill."""
+    iterations: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 40
     """Number of iterations, each of which rolls out, scores and trains. [iterations]"""
-    group_size: int = 8
+    group_size: Annotated[int, msgspec.Meta(ge=2, extra={"hint": _COMPARES})] = 8
     """Samples per prompt group: the seeds that are kept and trained on. [samples]"""
-    checkpoint_every: int = 5
-    """Iterations between checkpoints; weights that are validated are always saved. [iterations]"""
-    keep_checkpoints: int = 1
+    checkpoint_every: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 5
+    """Iterations between checkpoints; weights that are validated are always saved. More are for
+    large models, whose checkpoints take long. [iterations]"""
+    keep_checkpoints: Annotated[int, msgspec.Meta(ge=1, le=MOST_ITERATIONS)] = 1
     """How many of the latest checkpoints are kept; the one with the best validation is always kept.
     [checkpoints]"""
-    threads: int = 1
+    threads: Threads = 1
     """CPU threads that each worker computes with. The job sets this, because other numbers may
-    round differently: runs with equal bits need equal threads everywhere. [threads]"""
+    round differently: runs with equal bits need equal threads everywhere. More are for workers
+    without a GPU. [threads]"""
     rewards: tuple[RewardSpec, ...] = (RewardSpec(),)
     """How images are scored: by one reward, or by several, each normalised by itself before they
     are summed."""
@@ -117,20 +120,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
             "name",
             "use letters, digits, `.`, `_` and `-` only, 64 characters at most",
         )
-        require(0 <= self.seed < 2**63, "seed", "must be in [0, 2^63)")
-        require(self.iterations >= 1, "iterations", f"must be at least 1, not {self.iterations}")
-        require(
-            self.group_size >= 2,
-            "group_size",
-            f"must be at least 2, not {self.group_size}: an advantage compares samples "
-            "of one prompt",
-        )
-        for field in ("checkpoint_every", "keep_checkpoints"):
-            require(getattr(self, field) >= 1, field, "must be at least 1")
-        require_at_most(self, MOST_ITERATIONS, "iterations", "checkpoint_every", "keep_checkpoints")
-        require(self.threads >= 1, "threads", "must be at least 1")
         self._require_rewards()
-        require_at_most(self, MOST_THREADS, "threads")
         require_distinct_trackers(self.trackers)
         pools = (self.pools.reserved, self.pools.spot)
         workers = sum(pool.nodes * pool.workers for pool in pools)

@@ -10,8 +10,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 import yaml
 
-from spotlight.docstrings import read_docstrings
+from spotlight.docstrings import field_docstring, read_docstrings
+from spotlight.jobs.losses import LOSSES
 from spotlight.jobs.spec import JobSpec
+from spotlight.jobs.training import TrainingSpec
 
 _WIDTH = 100
 _HEAD = """\
@@ -27,7 +29,7 @@ _FIRST: Mapping[str, Any] = {
         "per_iteration": 4,
     },
     "sampler": {"height": 16, "width": 48},
-    "training": {"nft_times": 8},
+    "training": {"options": {"times": 8}},
 }
 """What a job must say, and what this small task learns most from."""
 
@@ -45,10 +47,13 @@ def _section(
 ) -> Iterator[str]:
     hints = get_type_hints(spec)
     for field in msgspec.structs.fields(spec):
-        hint = hints[field.name]
+        hint, text = hints[field.name], field_docstring(docs, spec, field.name)
+        if spec is TrainingSpec and field.name == "options":
+            hint = LOSSES[TrainingSpec().loss].options
+            text = f"{text} {docs[hint.__name__]}"
         if not indent:
             yield ""
-        yield from _comment(_meaning(docs.get(f"{spec.__name__}.{field.name}", ""), hint), indent)
+        yield from _comment(_meaning(text, hint), indent)
         mark = "" if field.name in given else "#"
         if _is_section(hint):
             yield f"{indent}{mark}{field.name}:"

@@ -17,9 +17,11 @@ class TrackerSpec(Section, frozen=True, kw_only=True):
     kind: str
     """`tensorboard` writes into the run folder; `wandb` logs to Weights & Biases, `trackio` to
     trackio; a class of your own is `package.module:Class`, must be importable where the coordinator
-    runs, and its package must be allowed there (`--allow-code`)."""
+    runs, and its package must be allowed there (`--allow-code`). It is for those who watch several
+    runs in one place."""
     project: str = "spotlight"
-    """The project of the run in `wandb` and `trackio`."""
+    """The project of the run in `wandb` and `trackio`. It is for those who keep runs of several
+    tasks apart."""
 
     def __post_init__(self) -> None:
         own = re.fullmatch(r"[A-Za-z_][\w.]{0,199}:[A-Za-z_]\w{0,99}", self.kind)

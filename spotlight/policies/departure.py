@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from spotlight.timings import DepartureTimings
 
 LONGEST_NOTICE_S = 86_400.0
-"""That a user may give."""
+"""The longest notice that a user may give."""
 _MARGIN = 0.2
 
 
@@ -25,7 +25,7 @@ class Standing:
 
     source: str
     lead_s: float | None
-    """As it was given."""
+    """Seconds until the node is taken, as the notice says."""
     deadline: float
 
 

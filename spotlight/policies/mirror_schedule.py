@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
-"""After a first failure, a second in a row, and so on; the last one is not exceeded."""
+"""The pause after a first failure, a second in a row, and so on; the last one is not exceeded."""
 
 
 @dataclass(frozen=True)

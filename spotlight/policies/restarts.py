@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from spotlight.timings import NodeTimings
 
 MOST_BAD_LIVES = 5
-"""After so many in a row a worker is given up."""
+"""How many lives in a row may end badly before a worker is given up."""
 _GROWTH = 4.0
 """Each pause is so many times as long as the one before."""
 _MOST_KILLS = 3
@@ -62,7 +62,7 @@ class Restarts:
         self._timings = timings
         self._kills: deque[float] = deque()
         self.bad_lives = 0
-        """So many in a row so far."""
+        """How many lives in a row have ended badly so far."""
 
     def pause_s(self, life: Life, now: float) -> float | None:
         """A life has ended: seconds until the next one; None if there shall be none."""

@@ -29,9 +29,9 @@ class Validation:
 
     version: int
     score: Estimate
-    """By what is trained on."""
+    """The estimate of what is trained on."""
     checks: Mapping[str, Estimate]
-    """By each reward that is not, by its name."""
+    """The estimate of each reward that is not trained on, by its name."""
 
 
 @dataclass(frozen=True)

@@ -34,14 +34,14 @@ class StepKey(NamedTuple):
     model: str
     """Fingerprint of the model."""
     height: int
-    """Of the image, in pixels, as is `width`."""
+    """The height of the image in pixels; `width` is its width."""
     width: int
     degree: int
     """Members that denoise a micro-batch together."""
     micro_batch: int
     """Samples that are denoised together."""
     frames: int = 1
-    """Of a video."""
+    """The frames of a video; an image has one."""
 
     @property
     def pixels(self) -> int:

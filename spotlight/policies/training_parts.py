@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 Part = Literal["whole", "first", "rest"]
-"""Of an iteration: all of its updates and samples, or one of two halves, one after the other."""
+"""The part of an iteration: all of its updates and samples, or one of two halves, one after the
+other."""
 
 
 def can_be_divided(prompts: int, updates: int) -> bool:

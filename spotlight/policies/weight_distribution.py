@@ -39,9 +39,9 @@ class Place:
     """Where a node is; empty parts are not known."""
 
     machine: str
-    """Within one, a bundle is shared without copying it."""
+    """The machine within which a bundle is shared without copying it."""
     neighbourhood: str = ""
-    """Of those who share a rack, a subnet or a zone."""
+    """The neighbourhood of those who share a rack, a subnet or a zone."""
 
     def distance(self, other: Place) -> int:
         """0 on one machine, 1 in one neighbourhood, 2 elsewhere."""
@@ -56,11 +56,11 @@ class _Need:
 
     place: Place
     since: float
-    """In the line since then."""
+    """When it came into the line."""
     source: str | None = None
     fed_since: float = 0.0
     failures: Counter[str] = field(default_factory=Counter)
-    """By source."""
+    """How often it failed to get it, by source."""
     rests_until: dict[str, float] = field(default_factory=dict)
     """When a source that failed it may be asked again."""
 
@@ -76,7 +76,7 @@ class _Source:
     name: str
     place: Place
     failures: int = 0
-    """Of all nodes."""
+    """How often nodes failed to get something there, all together."""
     load: int = 0
     """Nodes that it feeds over the network."""
     fed: dict[str, None] = field(default_factory=dict)
@@ -95,9 +95,9 @@ class _Sources:
         self._free: list[_Rank] = []
         """Least first, as in every other list here."""
         self._free_near: dict[str, list[_Rank]] = {}
-        """By neighbourhood."""
+        """The free sources by neighbourhood."""
         self._beside: dict[str, list[_Rank]] = {}
-        """By machine, free or not: bundles are shared there."""
+        """The sources by machine, free or not: bundles are shared there."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._known
@@ -183,13 +183,13 @@ class WeightDistribution:
         self._sources = _Sources()
         self._sources.add(_Source(ORIGIN, origin))
         self._failures: Counter[str] = Counter(failures)
-        """By source, of all nodes, whether or not it is one now."""
+        """The failures of all nodes by source, whether or not that is one now."""
         self._look_at: dict[str, None] = {}
         """Those who wait and may find a source now, wherever they are in the line."""
         self._rests: list[tuple[float, str]] = []
         """When somebody may ask a source again; a heap."""
         self._limits: deque[tuple[float, str]] = deque()
-        """Since when somebody was fed, in that order."""
+        """When somebody was given a source, and who, in that order."""
         self._changed: dict[str, None] = {}
         """Whose source may have changed since the latest plan."""
 

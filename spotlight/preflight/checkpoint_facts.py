@@ -39,7 +39,7 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     family: Family
     facts: Facts
     parameters: int
-    """Of the transformer."""
+    """Parameters of the transformer."""
     frozen: dict[str, int]
     """Parameters of each of its text encoders, and of its VAE."""
     trainable: int

@@ -49,7 +49,7 @@ SCORER_MODULES: dict[str, tuple[str, ...]] = {
 }
 """What the extra `rewards` installs for a kind of reward."""
 _MOST_VALIDATION_IMAGES = 65_536
-"""Of a validation: twice as many as the largest sets that models are compared on."""
+"""Most images of a validation: twice as many as the largest sets that models are compared on."""
 
 
 class JobFiles(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,9 +19,10 @@ BFLOAT16 = 2
 LIBRARIES = 2_000_000_000
 """Bytes of an accelerator that are taken by its libraries, or lie waste; an assumption."""
 _WHOLE_BLOCKS = 2
-"""Of a sharded transformer: the block that computes, and the next one on its way."""
+"""Blocks of a sharded transformer that are whole: the one that computes, and the next one on its
+way."""
 _VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
-"""That a node's store holds at the same time: weights to denoise with, averaged ones to validate
+"""What a node's store holds at the same time: weights to denoise with, averaged ones to validate
 with, and states of training."""
 
 Phase = Literal["always", "starting", "encoding", "training", "denoising", "decoding"]

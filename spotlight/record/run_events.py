@@ -111,7 +111,7 @@ class CallbackTrouble(RunEvent, frozen=True, kw_only=True, tag="callback_trouble
     """A callback or tracker of the run has failed or was too slow; the run was not affected."""
 
     callback: str
-    """Its name."""
+    """The name of the callback."""
     failures: int
     """How many of its calls raised an error."""
     dropped: int
@@ -136,7 +136,7 @@ class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
     """All samples of an iteration have the same reward, so there is nothing to learn from them."""
 
     iteration: int
-    """The iteration."""
+    """The iteration whose rewards were equal."""
     reward: float
     """The reward of all of them; with several rewards, their weighted mean."""
     in_a_row: int
@@ -186,7 +186,7 @@ class SamplesRegenerated(RunEvent, frozen=True, kw_only=True, tag="samples_regen
     """Mean squared change of the velocity in the latest update, divided by its mean square; None if
     it was not measured."""
     most: float
-    """Up to which previews are trained on."""
+    """The greatest drift up to which previews are trained on."""
 
 
 # --- nodes and workers ---
@@ -352,7 +352,7 @@ class RequestQuarantined(RunEvent, frozen=True, kw_only=True, tag="request_quara
     request: str
     """Id of the request."""
     prompt: str
-    """Its prompt."""
+    """The prompt of the request."""
 
 
 class DenoiseFailed(RunEvent, frozen=True, kw_only=True, tag="denoise_failed"):
@@ -383,7 +383,7 @@ SEE_EVENTS = "see events.jsonl, which has the traceback of a scorer that raised"
 """Where a job that ends for want of rewards leaves what went wrong."""
 
 _KINDS = sorted(RunEvent.__subclasses__(), key=lambda kind: kind.__module__ != __name__)
-"""In the order in which people read of them; those of trainers come last."""
+"""The kinds of events in the order in which people read of them; those of trainers come last."""
 EVENTS: dict[str, type[RunEvent]] = {str(kind.__struct_config__.tag): kind for kind in _KINDS}
 """The types by the names of their events."""
 _DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(Union[tuple(EVENTS.values())])  # noqa: UP007

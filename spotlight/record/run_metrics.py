@@ -71,12 +71,13 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     loss: float | None = None
     """Mean loss of the update."""
     drift: float | None = None
-    """With `exploration.reuse`: mean squared change of the velocity in the update, divided by its
-    mean square."""
+    """Mean squared change of the velocity in the update, divided by its mean square; with
+    `exploration.reuse` only."""
     reuse_weight: float | None = None
-    """With `exploration.reuse` and Flow-GRPO or GRPO-Guard: how much a sample's noisy step counts
-    on average, by how probable the newest weights find it; 1 where they made it themselves. It is
-    nearly 1 always, and corrects nothing: log-probabilities are means over the latents."""
+    """How much a sample's noisy step counts on average, by how probable the newest weights find it;
+    1 where they made it themselves. It is there with `exploration.reuse` and Flow-GRPO or
+    GRPO-Guard, is nearly 1 always, and corrects nothing: log-probabilities are means over the
+    latents."""
     reuse_truncated: float | None = None
     """Share of the noisy steps that would count more than twice, which is the most."""
     grad_norm: float | None = None
@@ -166,4 +167,5 @@ def further_metrics(line: bytes) -> dict[str, float]:
 
 def decode_metrics(line: bytes) -> IterationMetrics | ValidationMetrics:
     """The record of a line that this Spotlight wrote; raises `msgspec.MsgspecError` for others."""
-    return _DECODER.decode(line)
+    record: IterationMetrics | ValidationMetrics = _DECODER.decode(line)
+    return record

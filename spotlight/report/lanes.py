@@ -24,7 +24,7 @@ from spotlight.report.run_reading import RunHistory
 STATES = ("rollout", "explore", "train", "score", "evaluate", "idle", "loading", "starting")
 """What a worker can be doing, useful work first."""
 MOST_INTERVALS = 1600
-"""Of a lane: what is shorter than a pixel would not be seen."""
+"""Most intervals of a lane: what is shorter than a pixel would not be seen."""
 
 _TICKS_PER_SECOND = 1024
 
@@ -44,7 +44,7 @@ class Lane(msgspec.Struct, frozen=True):
     node: str
     pool: str
     seconds: dict[str, float]
-    """In each of `STATES`."""
+    """Seconds in each of `STATES`."""
     scoring_s: float
     """Time that scoring took it, whatever its states were."""
     intervals: tuple[Interval, ...]
@@ -76,7 +76,7 @@ class Worker:
     """Time that scoring took it, whatever its states were."""
     latest: WorkerStateBegan | None = None
     interval: Interval | None = None
-    """Not known to be over."""
+    """The interval that is not known to be over."""
 
     def add(self, event: WorkerStateBegan) -> None:
         """Its next state."""

@@ -53,7 +53,7 @@ class Gain(msgspec.Struct, frozen=True):
     error: float
     """Standard error of that, from iteration to iteration (jackknife)."""
     probes: int
-    """From whose rewards `at_random` follows."""
+    """How many probes there were, from whose rewards `at_random` follows."""
 
 
 def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[str, Any]:

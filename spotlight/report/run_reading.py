@@ -64,9 +64,10 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     last_event_s: float
     """When the last event was, of any kind."""
     events_end: int
-    """Up to this byte events.jsonl was read."""
+    """The byte of events.jsonl up to which it was read."""
     galleries: tuple[Gallery, ...]
-    """Of the first and of the latest validated weights version, as far as they are there."""
+    """The galleries of the first and of the latest validated weights version, as far as they are
+    there."""
     notes: tuple[str, ...]
     """What was dropped while reading."""
 
@@ -176,7 +177,7 @@ class _Line(NamedTuple):
     """`file, line n`."""
     text: bytes
     end: int
-    """Of the line in the file."""
+    """Where the line ends in the file."""
 
 
 def _lines(path: Path, end: int | None = None) -> Iterator[_Line]:

@@ -12,7 +12,7 @@ from spotlight.errors import UnreadableFile, UserError
 from spotlight.files import read_text
 
 LARGEST_FILE = 64 * 1024
-"""Bytes."""
+"""Most bytes of the file of a secret."""
 
 
 def read_authorization(file: str | None, variable: str | None) -> str | None:

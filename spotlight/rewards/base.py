@@ -65,7 +65,8 @@ def _build(spec: RewardSpec, permissions: Permissions) -> Scorer:
     if spec.kind == "python":
         from spotlight.rewards.plugins import load_scorer
 
-        return load_scorer(spec, permissions)
+        loaded: Scorer = load_scorer(spec, permissions)
+        return loaded
     if spec.kind == "compositional":
         from spotlight.rewards.compositional import CompositionalScorer
         from spotlight.rewards.shapes import ShapeDetector

@@ -46,13 +46,13 @@ class Endpoint:
     attempts: int = 5
     """Tries for a request. [tries]"""
     timeout_s: float = 60.0
-    """For one try, from connecting to the last byte of the answer. [seconds]"""
+    """The longest time of one try, from connecting to the last byte of the answer. [seconds]"""
     concurrency: int = 4
     """Requests at a time. [requests]"""
     link_local: bool = False
     """Whether the server may have a link-local address."""
     first_wait_s: float = 0.5
-    """Before the second try; each wait is twice as long as the one before. [seconds]"""
+    """The wait before the second try; each wait is twice as long as the one before. [seconds]"""
 
 
 class _MayPass(Exception):

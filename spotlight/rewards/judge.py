@@ -27,7 +27,7 @@ from spotlight.text import plain
 from spotlight.types import Prompt
 
 MOST_TOKENS = 256
-"""Of an answer: a long sign, or a number after some words."""
+"""Most tokens of an answer: a long sign, or a number after some words."""
 _LONGEST_QUOTE = 200
 """Characters of an answer that is told."""
 

@@ -44,7 +44,7 @@ def load_scorer(spec: RewardSpec, permissions: Permissions) -> Any:
     if not inspect.isclass(found) or not callable(getattr(found, "score", None)):
         raise _refusal(spec, f"{target} is not a class with a method `score(images, prompts)`")
     try:
-        scorer = found(**spec.options)
+        scorer: Any = found(**spec.options)
     except Exception as error:
         raise _refusal(
             spec,

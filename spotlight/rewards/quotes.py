@@ -25,7 +25,7 @@ _ALIKE = str.maketrans(
 )
 """Marks that people, and the models that read signs, write for each other."""
 _UNSEEN = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
-"""Variation selectors."""
+"""Variation selectors, which nobody sees."""
 
 
 def quoted_text(prompt: str) -> str:

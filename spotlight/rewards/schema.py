@@ -35,7 +35,7 @@ from spotlight.errors import ScoringError
 from spotlight.text import plain
 
 VERSION = 1
-"""Of the schema."""
+"""The version of the schema."""
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class ImageToScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What the prompt's line in the job's prompts says besides the text."""
     format: ImageFormat
     image: bytes
-    """The file."""
+    """The bytes of the image's file."""
 
 
 class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,14 +21,14 @@ from spotlight.rewards.shape_prompts import COLOURS, SHAPES
 WORKING_EDGE = 128
 """Pixels: small images are enlarged to about this edge first, so that outlines are smooth."""
 BRIGHT = 0.45
-"""Of full brightness: brighter pixels belong to objects. About half of what an object has, so that
-an antialiased edge is cut where it is."""
+"""The share of full brightness above which pixels belong to objects. It is about half of what an
+object has, so that an antialiased edge is cut where it is."""
 SMALLEST_REGION = 1 / 150
-"""Of the image's area: smaller regions are dirt and not reported."""
+"""The share of the image's area below which regions are dirt and not reported."""
 SMALLEST_WIDTH = 0.15
-"""Of the image's shorter edge: narrower regions are too small to have a class."""
+"""The share of the image's shorter edge below which regions are too small to have a class."""
 LARGEST_WIDTH = 0.6
-"""Of the image's shorter edge: wider regions are background or blobs."""
+"""The share of the image's shorter edge above which regions are background or blobs."""
 MOST_SLENDER = 1.5
 """Longer by shorter edge of the smallest enclosing rectangle: beyond it a bar is no square."""
 FILLED = 0.75
@@ -42,7 +42,7 @@ OF_ONE_COLOUR = 0.8
 """Share of an object's pixels that must have its colour."""
 
 HUES = {"red": 0, "yellow": 60, "green": 120, "blue": 240}
-"""Degrees."""
+"""The hue of each colour in degrees."""
 
 
 class ShapeDetector:

@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spotlight.policies.exploration.settings import PlannerName
 from spotlight.rollouts.exploration import Exploration
 from spotlight.rollouts.groups import Capacity, ExploredPrompt, Group, RolloutRequest, Usage
 from spotlight.rollouts.publication import Kind
@@ -107,6 +108,7 @@ class BlockingRollouts:
         seed: int = 0,
         steps: int | None = None,
         version: AtLeast | Exactly = ANY_VERSION,
+        planner: PlannerName = "uniform",
     ) -> BlockingExploration:
         """See `Rollouts.explore`: it goes on while the caller trains."""
 
@@ -118,6 +120,7 @@ class BlockingRollouts:
                 seed=seed,
                 steps=steps,
                 version=version,
+                planner=planner,
             )
 
         return BlockingExploration(self._thread.call(explore()), self._thread)

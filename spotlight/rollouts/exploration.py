@@ -3,17 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from spotlight.errors import JobError
-from spotlight.policies.exploration.planners import Candidate, UniformPlanner, chunk_size
+from spotlight.jobs import WorkSpec
+from spotlight.policies.exploration.explored import ExplorationPlan, Explored
+from spotlight.policies.exploration.explorer import Explorer, Preview
+from spotlight.policies.exploration.settings import PLANNERS, ExplorationSettings, PlannerName
 from spotlight.rollouts.groups import ExploredPrompt, Group, RolloutRequest
 from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import AtLeast, Exactly
 
 if TYPE_CHECKING:
     from spotlight.rollouts.rollouts import Rollouts
+
+_ITERATION = 0
+"""Iterations are the program's own: each exploration is of one, told apart by its seed."""
+
+
+def settings_for(
+    work: WorkSpec, prompts: int, *, keep: int, candidates: int, seed: int, planner: PlannerName
+) -> ExplorationSettings:
+    """What a program asks of an exploration of so many prompts; raises `JobError` naming what does
+    not fit."""
+    if not work.rewards:
+        raise JobError("rewards", "exploration chooses seeds by them; open the session with one")
+    if planner not in PLANNERS:
+        names = ", ".join(f"`{name}`" for name in PLANNERS)
+        raise JobError("planner", f"must be one of {names}, not `{planner}`")
+    if not 1 <= keep <= candidates:
+        raise JobError("keep", f"must be from 1 to `candidates` ({candidates}), not {keep}")
+    if planner == "bandit" and keep < 2:
+        raise JobError("keep", "must be at least 2 with `bandit`: one seed contrasts with none")
+    return ExplorationSettings(
+        seed=seed,
+        keep=keep,
+        trained=max(1, prompts),
+        candidates=candidates,
+        limits=tuple(reward.limits for reward in work.rewards),
+        weights=tuple(reward.weight for reward in work.rewards),
+        micro_batch=work.sampler.micro_batch,
+        planner=planner,
+    )
 
 
 class Exploration:
@@ -25,34 +58,30 @@ class Exploration:
         self,
         rollouts: Rollouts,
         prompts: Sequence[str],
+        settings: ExplorationSettings,
         *,
-        keep: int,
-        candidates: int,
-        seed: int,
         steps: int | None,
         version: AtLeast | Exactly,
-        weights: Sequence[float],
-        micro_batch: int,
     ) -> None:
-        if not 1 <= keep <= candidates:
-            raise JobError("keep", f"must be from 1 to `candidates` ({candidates}), not {keep}")
         self._rollouts = rollouts
-        self._prompts = tuple(prompts)
         self._steps = steps
         self._version = version
-        self._micro_batch = micro_batch
-        self._planner = UniformPlanner(
-            job_seed=seed,
-            iteration=0,
-            groups=len(self._prompts),
-            keep=keep,
-            candidates=candidates,
-            weights=weights,
+        self._plan = ExplorationPlan(
+            iteration=_ITERATION,
+            prompts=tuple(prompts),
+            categories=("",) * len(prompts),
+            window_s=math.inf,
+            knowledge=rollouts.knowledge,
+            share=1.0,
         )
-        self._scored = [0] * len(self._prompts)
-        self._asked: list[Candidate] = []
-        """By the index of the request."""
-        self._outstanding = 0
+        self._explorer = Explorer(settings)
+        self._explored: Explored | None = None
+        """The choice, once it is made."""
+        self._has_begun = False
+        self._asked: list[Preview] = []
+        """What was asked for, by the index of the request."""
+        self._scored = [0] * len(prompts)
+        """How many candidates of each prompt are scored."""
         self._progress = asyncio.Event()
         self._stream = rollouts.stream(self._submit)
         self._reading = asyncio.create_task(self._read())
@@ -63,10 +92,20 @@ class Exploration:
         await self._end()
         if not self._reading.cancelled():
             self._reading.result()
+        if self._explored is None:
+            if not self._has_begun:
+                self._go_on(workers=0)  # nobody makes what it asks for
+            self._explored = self._explorer.stop(_ITERATION, _now(), 0).explored
+            assert self._explored is not None, "it chooses at once"
+            self._rollouts.learn(self._explored.knowledge)
         return [
-            ExploredPrompt(prompt, choice.seeds, choice.preview_rewards, scored)
-            for prompt, choice, scored in zip(
-                self._prompts, self._planner.choose(), self._scored, strict=True
+            ExploredPrompt(*each)
+            for each in zip(
+                self._plan.prompts,
+                self._explored.seeds,
+                self._explored.preview_rewards,
+                self._scored,
+                strict=True,
             )
         ]
 
@@ -87,35 +126,41 @@ class Exploration:
 
     async def _submit(self, stream: GroupStream) -> None:
         while True:
-            workers = (await self._rollouts.capacity()).workers
-            size = chunk_size(self._outstanding, workers, self._micro_batch)
-            chunk = self._planner.next_chunk(size)
-            if size and not chunk:
+            previews = self._go_on((await self._rollouts.capacity()).workers)
+            if self._explorer.is_spent:
                 return
-            self._outstanding += len(chunk)
-            first = len(self._asked)
-            self._asked += chunk
-            wanted = list(enumerate(map(self._request, chunk), first))
+            wanted = list(enumerate(map(self._request, previews), len(self._asked)))
+            self._asked += previews
             await self._rollouts.submit(stream, wanted, self._version, kind="preview")
-            self._progress.clear()
-            await self._progress.wait()
+            if self._explorer.in_work:  # else all of them were done before they were acknowledged
+                self._progress.clear()
+                await self._progress.wait()
+
+    def _go_on(self, workers: int) -> tuple[Preview, ...]:
+        """The previews to make next, with so many workers."""
+        if self._has_begun:
+            return self._explorer.go_on(_now(), workers).previews
+        self._has_begun = True
+        return self._explorer.start(self._plan, _now(), workers).previews
 
     async def _read(self) -> None:
         async for group in self._stream:
-            self._outstanding -= 1
             self._record(self._asked[group.index], group)
             self._progress.set()
 
-    def _request(self, candidate: Candidate) -> RolloutRequest:
-        prompt = self._prompts[candidate.group]
-        return RolloutRequest(prompt, (candidate.seed,), self._version, steps=self._steps)
+    def _request(self, preview: Preview) -> RolloutRequest:
+        return RolloutRequest(preview.prompt, (preview.seed,), self._version, steps=self._steps)
 
-    def _record(self, candidate: Candidate, group: Group) -> None:
+    def _record(self, preview: Preview, group: Group) -> None:
         if group.samples:
-            self._planner.record(candidate, tuple(group.samples[0].rewards.values()))
-            self._scored[candidate.group] += 1
+            self._explorer.finished(preview, tuple(group.samples[0].rewards.values()), _now())
+            self._scored[preview.group] += 1
         else:
-            self._planner.forget(candidate)
+            self._explorer.given_up(preview)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _heed(reading: asyncio.Task[None]) -> None:

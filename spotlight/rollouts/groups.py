@@ -58,19 +58,19 @@ class Sample:
     prompt: str
     seed: int
     policy_version: int
-    """Of the weights that made it, from its first step to its last."""
+    """The version of the weights that made it, from its first step to its last."""
     rewards: Mapping[str, float]
-    """By the names of the session's rewards; empty where nothing is scored."""
+    """One reward by each name of the session's rewards; empty where nothing is scored."""
     reward: float | None
     """Their mean by their weights; None where nothing is scored."""
     latents: Tensor | None
     """Clean latents [tokens, channels], float32; None where tensors are not wanted, and of a
     preview."""
     states: Tensor | None
-    """Of a stochastic sampler: the latents before each noisy step and after the last of them,
-    [steps + 1, tokens, channels], float32."""
+    """The latents before each noisy step of a stochastic sampler and after the last of them, [steps
+    + 1, tokens, channels], float32."""
     log_probs: Tensor | None
-    """Of a stochastic sampler: the log-probability of each noisy step, [steps], float32."""
+    """The log-probability of each noisy step of a stochastic sampler, [steps], float32."""
     image: bytes | None
     """A PNG file, if it was asked for."""
     attempts: int
@@ -96,7 +96,7 @@ class Group:
     """Which of the requests of its `rollout` it answers, from 0."""
     policy_version: int
     samples: tuple[Sample, ...]
-    """In the order of the seeds, without those that failed."""
+    """The samples in the order of the seeds, without those that failed."""
     failed: tuple[Failure, ...]
 
 
@@ -108,7 +108,7 @@ class ExploredPrompt:
     seeds: tuple[int, ...]
     """Those whose previews contrast most; where it did not get so far, also seeds without one."""
     preview_rewards: tuple[float | None, ...]
-    """Of these seeds; None without a preview."""
+    """The reward of each seed's preview; None without a preview."""
     previewed: int
     """Candidates that were scored."""
 
@@ -123,7 +123,7 @@ class NodeCapacity:
     notice: str
     """Who says that it will be taken; empty while it may stay."""
     notice_s: float | None
-    """From the notice until it is taken, in seconds; None where that is not known."""
+    """Seconds from the notice until it is taken; None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ class Capacity:
 
     nodes: tuple[NodeCapacity, ...]
     newest_version: int
-    """Of the weights; -1 before the first."""
+    """The newest version of the weights; -1 before the first."""
     ready_workers: int
     """Workers whose node has it."""
     waiting: int
     """Requests that are submitted and not done."""
     images_per_s: float
-    """Of rollouts, over the last minute."""
+    """Images per second of rollouts, over the last minute."""
 
     @property
     def workers(self) -> int:
@@ -153,9 +153,10 @@ class Usage:
     samples: int
     previews: int
     resumed: int
-    """Of both, those that went on from steps that another worker had taken."""
+    """How many of both went on from steps that another worker had taken."""
     reissued: int
     """Requests that were given to another worker, since the first was lost or too slow."""
     failed: int
     worker_seconds: Mapping[str, Mapping[str, float]]
-    """By pool and state of the worker: they add up to the time for which workers were there."""
+    """Seconds by pool and state of the worker: they add up to the time for which workers were
+    there."""

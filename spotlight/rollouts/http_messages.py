@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 
 VERSION = 1
-"""Of these messages."""
+"""The version of these messages."""
 MSGPACK = "application/msgpack"
 JSON = "application/json"
 

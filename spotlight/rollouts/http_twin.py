@@ -67,7 +67,8 @@ _LARGEST = 1 << 20
 _REMEMBERED = 1024
 """Groups that are done, and may be asked for again."""
 _BODY_LIMIT_S = 60.0
-"""From the head of a request to the end of its body, with what its size takes besides."""
+"""The longest from the head of a request to the end of its body, with what its size takes besides.
+"""
 _SLOWEST_BYTES_PER_S = 1e6
 
 

@@ -29,6 +29,7 @@ from spotlight.jobs import (
     work_from_data,
 )
 from spotlight.jobs.hub_names import HUB
+from spotlight.jobs.problems import job_error
 from spotlight.join_token import JoinToken
 from spotlight.permissions import Permissions
 from spotlight.rollouts.publication import Publications
@@ -155,12 +156,12 @@ def _unpack(data: bytes) -> Mapping[str, Tensor]:
 
 
 def _one_node(workers: int) -> PoolsSpec:
-    if workers < 1:
-        raise JobError("workers", f"must be at least 1, not {workers}")
+    data = {"workers": workers}
     try:
-        return PoolsSpec(reserved=PoolSpec(workers=workers), spot=PoolSpec(nodes=0))
-    except ValueError as error:
-        raise JobError("workers", str(error).partition("|")[2]) from error
+        reserved = msgspec.convert(data, PoolSpec)
+    except msgspec.ValidationError as error:
+        raise job_error(str(error), data, PoolSpec) from error
+    return PoolsSpec(reserved=reserved, spot=PoolSpec(nodes=0))
 
 
 def _own_address(join: JoinToken) -> str:

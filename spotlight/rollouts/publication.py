@@ -34,10 +34,10 @@ class Publications:
     def __init__(self, store: BundleStore, kind: Kind) -> None:
         self._store = store
         self.shapes: Mapping[str, tuple[int, ...]] = {}
-        """Of the tensors that a publication has, by name; the coordinator says so."""
+        """The shapes of the tensors that a publication has, by name; the coordinator says so."""
         self._kind = kind
         self.offers: dict[int, WeightsOffer] = {}
-        """By version, those that are kept."""
+        """The publications that are kept, by version."""
 
     @property
     def newest(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from spotlight.errors import JobError, SessionEnded
+from spotlight.policies.exploration.settings import PlannerName
 from spotlight.rollouts.exploration import Exploration
 from spotlight.rollouts.groups import Capacity, ExploredPrompt, Group, RolloutRequest, Usage
 from spotlight.rollouts.publication import Kind
@@ -71,12 +72,19 @@ class RolloutActor:
         seed: int = 0,
         steps: int | None = None,
         version: AtLeast | Exactly = ANY_VERSION,
+        planner: PlannerName = "uniform",
     ) -> int:
         """See `Rollouts.explore`. It goes on while the caller trains; what this returns, or its
         reference, is for `stop_exploring`.
         """
         exploration = (await self._session()).explore(
-            prompts, keep=keep, candidates=candidates, seed=seed, steps=steps, version=version
+            prompts,
+            keep=keep,
+            candidates=candidates,
+            seed=seed,
+            steps=steps,
+            version=version,
+            planner=planner,
         )
         number = next(self._numbers)
         self._explorations[number] = exploration

@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from spotlight.actors.protocol import DoneGroup, Fleet, GroupOrder
-from spotlight.errors import JobError, SessionEnded, SpotlightError
+from spotlight.errors import SessionEnded, SpotlightError
 from spotlight.jobs import ModelSpec, RewardSpec, SamplerSpec, WorkSpec
-from spotlight.rollouts.exploration import Exploration
+from spotlight.policies.exploration.reward_spread import Knowledge
+from spotlight.policies.exploration.settings import PlannerName
+from spotlight.rollouts.exploration import Exploration, settings_for
 from spotlight.rollouts.fetching import SampleFetcher
 from spotlight.rollouts.groups import Capacity, NodeCapacity, RolloutRequest, Usage
 from spotlight.rollouts.opening import Connection, connected, connected_locally, work_of
@@ -71,6 +73,8 @@ class Rollouts:
         self._wanted: dict[int, tuple[GroupStream, RolloutRequest, int]] = {}
         """Groups by number: whose they are, what was asked for, and as the how manieth."""
         self._streams: dict[GroupStream, None] = {}
+        self.knowledge = Knowledge()
+        """Not for users: what explorations have learnt of prompts."""
         self._published = asyncio.Condition()
         self._publishing = asyncio.Lock()
         self._lost: SpotlightError | None = None
@@ -248,6 +252,7 @@ class Rollouts:
         seed: int = 0,
         steps: int | None = None,
         version: AtLeast | Exactly = ANY_VERSION,
+        planner: PlannerName = "uniform",
     ) -> Exploration:
         """Preview candidate seeds of prompts until it is stopped, and choose for each prompt those
         whose rewards contrast most. It goes on while the caller trains:
@@ -258,27 +263,25 @@ class Rollouts:
 
         Args:
             keep: seeds that are chosen for each prompt.
-            candidates: most previews of a prompt.
+            candidates: most previews of a prompt; with `bandit` those of an average prompt, and
+                one may have up to twice as many.
             seed: decides which candidates there are.
             steps: denoising steps of a preview; the sampler's when absent.
+            planner: which prompts get previews and which seeds are kept, by the names of a job's
+                `exploration.mode`: `uniform`, `random` or `bandit`. What `bandit` learns of prompts
+                is kept until the session ends, for the next exploration that meets them.
 
         Raises `JobError` naming what does not fit.
         """
-        if not self._work.rewards:
-            raise JobError(
-                "rewards", "exploration chooses seeds by them; open the session with one"
-            )
-        return Exploration(
-            self,
-            prompts,
+        settings = settings_for(
+            self._work,
+            len(prompts),
             keep=keep,
             candidates=candidates,
             seed=seed,
-            steps=steps,
-            version=version,
-            weights=[reward.weight for reward in self._work.rewards],
-            micro_batch=self._work.sampler.micro_batch,
+            planner=planner,
         )
+        return Exploration(self, prompts, settings, steps=steps, version=version)
 
     # --- what there is ---
 
@@ -299,6 +302,10 @@ class Rollouts:
         )
 
     # --- inside ---
+
+    def learn(self, knowledge: Knowledge) -> None:
+        """Not for users: what an exploration has learnt of prompts."""
+        self.knowledge = self.knowledge.after(knowledge)
 
     def stream(self, submit: Callable[[GroupStream], Awaitable[None]]) -> GroupStream:
         """Not for users: groups that `submit` asks for."""

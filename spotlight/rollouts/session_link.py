@@ -53,7 +53,7 @@ AnswerT = TypeVar("AnswerT", bound=Message)
 
 _GROUPS_AT_ONCE = 256
 _BYTES_AT_ONCE = 4 * 1024 * 1024
-"""Of prompts and seeds, in one submission: a frame has 16 MiB."""
+"""Bytes of prompts and seeds in one submission: a frame has 16 MiB."""
 
 
 class SessionUser(Actor):

@@ -44,7 +44,7 @@ class DiffusionOutput:
     diffusion_output: Tensor
     """Pixels [3, H, W], uint8; or latents [tokens, channels], float32; empty if it was aborted."""
     log_probs: Tensor | None = None
-    """Of each noisy step, [steps], float32; where they were asked for."""
+    """The log-probability of each noisy step, [steps], float32; where they were asked for."""
     stop_reason: str | None = None
     """`completed`, or `aborted`."""
     num_preempted: int | None = None

@@ -35,10 +35,10 @@ from spotlight.transport.control.keys import KeyPair, place_of
 _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 1.0
 _RESTARTS = 5
-"""Of each daemon that is killed."""
+"""How often each daemon that is killed is started again."""
 _ANY_PORT = "127.0.0.1:0"
 _NO_ID = "inside"
-"""For a token that the coordinator does not know as one."""
+"""The id of a token that the coordinator does not know as one."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class LocalPlaces:
     mirror: str = ""
     """The URL of object storage that the run is copied to; empty for none."""
     run_folder: Path | None = None
-    """That of the job, if there is one."""
+    """The folder of the job's run, if there is one."""
     permissions: Permissions = Permissions()
     """What the job or session may do, besides what it names itself."""
     operator_token: Path | None = None
@@ -77,7 +77,7 @@ class LocalCluster:
     launcher: LocalLauncher
     logs: Path
     join: JoinToken
-    """By which this process is the coordinator's operator."""
+    """The token by which this process is the coordinator's operator."""
     daemons: list[Daemon] = field(default_factory=list)
     """The coordinator is the first."""
 

@@ -20,7 +20,7 @@ from spotlight.running.local_cluster import LocalCluster, LocalPlaces, local_clu
 _CALL_LIMIT_S = 1.0
 _POLL_S = 0.1
 _SILENCE_S = 10.0
-"""After so long without an answer of the coordinator the user is told."""
+"""The user is told when the coordinator has not answered for so long."""
 _SILENCE_LIMIT_S = 600.0
 """A coordinator that lives and does not answer is given up."""
 

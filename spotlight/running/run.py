@@ -37,7 +37,8 @@ AnyPath = str | os.PathLike[str]
 _MOST_WAITING = 1024
 """Records that callbacks have not been told of; no more are read then."""
 _MOST_HELD = 64 * 1024
-"""Of these, with those that are read at once: none is dropped while the job runs."""
+"""Most of these that are held, with those that are read at once: none is dropped while the job
+runs."""
 _PAUSE_S = 0.05
 _CLOSE_LIMIT_S = 60.0
 """When the job has ended its callbacks have so long for what they were not told yet."""
@@ -63,11 +64,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reward_start: float | None
     """Mean reward of the first iteration's samples."""
     reward_end: float | None
-    """That of the last iteration's."""
+    """The mean reward of the last iteration."""
     validation_start: float | None
     """Validation score of the initial weights."""
     validation_end: float | None
-    """Of the last weights that were validated."""
+    """The score of the last weights that were validated."""
     validation_best: float | None
     """The highest one."""
     exported_iteration: int | None
@@ -189,7 +190,7 @@ def _prepare(
         spec = read_config(folder)
     else:
         if isinstance(job, JobSpec):
-            spec = job
+            spec = job_from_data(msgspec.to_builtins(job))  # checks it, as a file is
         elif isinstance(job, Mapping):
             spec = job_from_data(dict(job), base=Path.cwd())
         else:

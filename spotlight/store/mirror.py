@@ -22,19 +22,18 @@ from typing import Any, BinaryIO
 import msgspec
 
 from spotlight.errors import MirrorError
-from spotlight.store.journal import packed
+from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 << 20
 FORMAT = 1
-JOURNAL = "journal.sqlite"
 _LINES = ("metrics.jsonl", "events.jsonl")
 _SMALL = ("config.yaml", "step-times.json")
 _FOLDERS = ("validation", "export", "exports")
 PLACES = re.compile(
-    r"config\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.sqlite"
+    r"config\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
     r"|(checkpoints|validation|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
 )
 """The paths that are copied; none of them leads out of the run folder."""
@@ -45,7 +44,7 @@ class MirroredFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of the run folder."""
 
     path: str
-    """Inside the run folder."""
+    """The path inside the run folder."""
     nbytes: int
     sha256: str
 
@@ -70,7 +69,7 @@ class Uploaded:
     files: int
     """Files that were not there yet."""
     nbytes: int
-    """Of these."""
+    """Bytes of these files."""
 
 
 class Snapshot:
@@ -87,8 +86,7 @@ class Snapshot:
     def __init__(self, folder: RunFolder, completed: int, forget: tuple[str, ...]) -> None:
         self.folder = folder.path
         self.completed = completed
-        self._owner, self._journal = folder.journal.owner, folder.journal.image()
-        self._forget = forget
+        self._journal = folder.journal.image(forget)
         with ExitStack() as files:
             self._checkpoints = {
                 # Open, since a later commit may delete it while it is copied.
@@ -128,7 +126,7 @@ class Snapshot:
         for name, (file, nbytes) in self._lines.items():
             file.seek(0)
             yield name, file.read(nbytes)
-        yield JOURNAL, packed(self._journal, self._owner, self._forget)
+        yield JOURNAL, self._journal
 
     def further(self) -> Iterator[tuple[str, Path]]:
         """Pictures and exported weights."""
@@ -157,7 +155,7 @@ class Mirror:
         self._there: dict[str, int] | None = None
         """Sizes by checksum; None as long as nobody has looked."""
         self._checksums: dict[tuple[int, int, int, int], str] = {}
-        """Of large files, by what tells whether they have changed."""
+        """The checksums of large files, by what tells whether they have changed."""
 
     def upload(self, snapshot: Snapshot) -> Uploaded:
         """Copy what is missing, then replace the manifest, then remove what it does not name.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
 _LIBRARIES = {"file": "fsspec", "s3": "s3fs", "gs": "gcsfs"}
-"""By scheme: the package that must be there besides fsspec."""
+"""The package that must be there besides fsspec, by scheme."""
 _LONGEST_PROBLEM = 300
 """Characters that are repeated of what a library says."""
 

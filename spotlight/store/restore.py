@@ -13,6 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 from spotlight.errors import MirrorError, RunFolderError
+from spotlight.store import journal, sqlite_journal
 from spotlight.store.mirror import (
     MANIFEST,
     PLACES,
@@ -23,7 +24,9 @@ from spotlight.store.mirror import (
 )
 from spotlight.store.object_store import ObjectStore
 
-_NEEDED = ("config.yaml", "journal.sqlite", "metrics.jsonl", "events.jsonl")
+_NEEDED = ("config.yaml", "metrics.jsonl", "events.jsonl")
+_JOURNALS = (journal.NAME, sqlite_journal.NAME)
+"""One of them is needed, too: the later is of a run that 0.1.0 copied."""
 _TRIES = 5
 """A coordinator may replace the manifest while its files are fetched, so often."""
 
@@ -103,6 +106,7 @@ def _require_sound(store: ObjectStore, manifest: Manifest) -> None:
     for path, count in times.items():
         if count > 1:
             raise MirrorError(f"{where} names {path} {count} times")
-    for path in _NEEDED:
+    kept = [path for path in _JOURNALS if path in times]
+    for path in (*_NEEDED, *(kept or _JOURNALS[:1])):
         if path not in times:
             raise MirrorError(f"{where} does not name {path}, which a run needs")

@@ -7,9 +7,13 @@ needs is in the folder's journal. One coordinator at a time: the folder is locke
 An error of the file system is a `RunFolderError` that names the path; what was written before
 stays.
 
-The journal must be as new as the other files: one that is lost, or whose log is, looks like a new
-one, and the run would begin again from the start, with the numbers of leases that workers may still
-hold. Where the others say more than it can, the folder is not opened.
+The journal must be as new as the other files: one that is lost looks like a new one, and the run
+would begin again from the start, with the numbers of leases that workers may still hold. Where the
+others say more than it can, the folder is not opened.
+
+A run is gone on with by later versions. `config.yaml` names the version that wrote it, and the run,
+as the journal does. The journal has the job as it was at the run's birth, and what it depends on
+must be the same whenever the run is gone on with (`jobs.resuming`).
 """
 
 from __future__ import annotations
@@ -26,21 +30,29 @@ from typing import IO, Any, BinaryIO
 
 import msgspec
 
+from spotlight import __version__
 from spotlight.errors import JobError, JournalError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
-from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_to_yaml, parse_job
+from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_from_data, job_to_yaml, parse_job
+from spotlight.jobs.plain_yaml import read_yaml
+from spotlight.jobs.resuming import changed_field
+from spotlight.jobs.stamp import Stamp, stamp_of
 from spotlight.record.run_events import RunEvent, RunStarted, decode_event
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
 
 _FILES = (
     ".lock",
     "config.yaml",
     "events.jsonl",
+    "journal.records",
     "journal.sqlite",
     "metrics.jsonl",
     "step-times.json",
 )
+JOB = "job"
+"""The journal's record of the job at the run's birth."""
 PROGRESS = "progress/"
 """Beginning of the journal's records of iterations: the number of those completed follows."""
 RECORDS_AHEAD = "records_ahead"
@@ -59,16 +71,24 @@ class RunFolder:
     """An open run folder. `close` releases the lock.
 
     Args:
+        run: its identity; empty for a run of 0.1.0, whose journal alone names one.
         files: owns what is open, the lock on the folder included.
     """
 
-    def __init__(self, path: Path, job: JobSpec, files: ExitStack) -> None:
+    def __init__(self, path: Path, job: JobSpec, run: str, files: ExitStack) -> None:
         self.path = path
-        self.journal = Journal.open(
-            path / "journal.sqlite", owner=_fingerprint(job), least_term=_recorded_term(path)
+        self.journal = Journal.read(
+            path / JOURNAL, owner=run or None, least_term=_recorded_term(path)
         )
         files.callback(self.journal.close)
         _require_as_new(path, self.journal)
+        born = _job_at_birth(self.journal)
+        if born is None:
+            self.journal.begin({JOB: msgspec.json.encode(job)})
+        else:
+            _require_same(path, born, job)
+            self.journal.begin()
+        _drop_torn_line(path / "events.jsonl")
         self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
         self._events = files.enter_context(_append_to(path / "events.jsonl"))
         self._files = files.pop_all()
@@ -87,8 +107,9 @@ class RunFolder:
                 raise RunFolderError(f"{path} is not empty; give another --run-folder")
             _require_files(path)
             files.enter_context(_lock(path))
-            replace_file(path / "config.yaml", job_to_yaml(job).encode())
-            return cls(path, job, files)
+            stamp = Stamp(version=__version__, run=_identity(path, job))
+            replace_file(path / "config.yaml", job_to_yaml(job, stamp).encode())
+            return cls(path, job, stamp.run, files)
 
     @classmethod
     def reopen(cls, path: Path, job: JobSpec | None) -> tuple[RunFolder, JobSpec]:
@@ -97,7 +118,7 @@ class RunFolder:
         A `job` that differs from the folder's own is refused.
         """
         with _explaining(path), ExitStack() as files:
-            saved_job = read_config(path)
+            saved_job, run = read_config(path), _run_of(path)
             _require_files(path)
             if job is not None and job != saved_job:
                 raise RunFolderError(
@@ -105,9 +126,9 @@ class RunFolder:
                     "job file, or give another --run-folder"
                 )
             files.enter_context(_lock(path))
+            folder = cls(path, saved_job, run, files)
             _rename_artifacts(path)
-            _drop_torn_line(path / "events.jsonl")
-            return cls(path, saved_job, files), saved_job
+            return folder, saved_job
 
     def metrics(self) -> list[IterationMetrics | ValidationMetrics]:
         """The lines of metrics.jsonl, in their order."""
@@ -371,9 +392,8 @@ def _require_as_new(path: Path, journal: Journal) -> None:
         if completed > allowed:
             raise JournalError(
                 f"{journal.path} knows {known} iterations, and {what} {completed}: what was"
-                " written to it last is lost; put it back from a copy, with its log"
-                f" {journal.path.name}-wal if there is one, or start the job again in another run"
-                " folder"
+                " written to it last is lost; put it back from a copy, or start the job again in"
+                " another run folder"
             )
 
 
@@ -383,12 +403,42 @@ def _is_in(folder: Path, key: str) -> bool:
     return path.is_file() and path.resolve() == path
 
 
-def _fingerprint(job: JobSpec) -> str:
-    """Of all but by how many ranks it is trained, whether they share out the state, and in which
-    memory: a folder's config.yaml may say that anew before it is resumed."""
-    training = msgspec.structs.replace(job.training, ranks=1, sharded=False, cpu_offload=False)
-    job = msgspec.structs.replace(job, training=training)
-    return hashlib.sha256(job_to_yaml(job).encode()).hexdigest()
+def _identity(path: Path, job: JobSpec) -> str:
+    """Tells a new run from any other: those of other folders, and of other jobs."""
+    told = hashlib.sha256(f"{path.resolve()}\n{job_to_yaml(job)}".encode())
+    return f"run-{told.hexdigest()[:32]}"
+
+
+def _run_of(path: Path) -> str:
+    """The identity in a folder whose config.yaml can be read; empty for a run of 0.1.0."""
+    return stamp_of(read_yaml(read_config_text(path))).run
+
+
+def _job_at_birth(journal: Journal) -> JobSpec | None:
+    """None if nobody has begun the run, or 0.1.0 did."""
+    body = journal.get(JOB)
+    if body is None:
+        return None
+    try:
+        return job_from_data(msgspec.json.decode(body))
+    except (JobError, msgspec.MsgspecError) as error:
+        version = journal.version_of(JOB)
+        raise JournalError(
+            f"{journal.path}: the job that the run began with cannot be read ({error}); resume with"
+            f" Spotlight {version}, which wrote it"
+        ) from error
+
+
+def _require_same(path: Path, born: JobSpec, job: JobSpec) -> None:
+    """Raise `RunFolderError` naming a field that says another thing than at the run's birth, and
+    may not."""
+    changed = changed_field(born, job)
+    if changed is not None:
+        raise RunFolderError(
+            f"{path / 'config.yaml'}: {changed.path}: is {changed.now}, and was {changed.born} when"
+            " the run began, on which what is there depends; put it back, or begin a new run in"
+            " another run folder"
+        )
 
 
 def _is_kept(line: bytes, completed: int, validated: Collection[int]) -> bool:

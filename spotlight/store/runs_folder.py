@@ -22,7 +22,7 @@ _RUNNING = ".running"
 _SECRETS = (".coordinator.key", ".door.json", "operator.token")
 _OWN_FILES = (_LOCK, *(f"{name}{end}" for name in (_RUNNING, *_SECRETS) for end in ("", ".part")))
 _LONGEST_PID = 20
-"""Digits."""
+"""Most digits of a process id."""
 
 
 class RunsFolder:

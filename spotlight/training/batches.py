@@ -25,7 +25,7 @@ class TrainingBatch:
     latents: Tensor
     """[N, T, C] float32, clean."""
     advantages: Tensor
-    """[N] float32"""
+    """[N] float32: the advantage of each sample."""
     window_states: Tensor | None = None
     """[N, w + 1, T, C] float32: the latents before the first and after every window step."""
     log_probs: Tensor | None = None

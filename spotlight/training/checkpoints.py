@@ -33,7 +33,8 @@ Role = Literal["ema", "weights"]
 
 
 OFFSETS, _OFFSETS_VERSION = "DCP_SHARDING_INFO", "DCP_VERSION"
-"""As torch.distributed.checkpoint calls them: where in the whole tensors those of a file begin."""
+"""The names that torch.distributed.checkpoint has for where in the whole tensors those of a file
+begin."""
 
 
 class State(NamedTuple):

@@ -25,8 +25,9 @@ from torch.distributed.tensor import DTensor
 
 from spotlight.transport.collectives import Group
 
-_c10d: Any = torch.distributed.distributed_c10d
+_distributed: Any = torch.distributed
 """What is used of it here has no complete type stubs."""
+_c10d = _distributed.distributed_c10d
 
 
 @torch.no_grad()
@@ -107,8 +108,9 @@ def _shard(module: nn.Module, group: Group, mesh: DeviceMesh, dtype: torch.dtype
         ),
     )
     assert isinstance(module, FSDPModule)
-    module.set_custom_all_gather(_AllGather(group))
-    module.set_custom_reduce_scatter(_ReduceScatter(group))
+    given: Any = module  # the types of what it is given are private
+    given.set_custom_all_gather(_AllGather(group))
+    given.set_custom_reduce_scatter(_ReduceScatter(group))
     module.set_gradient_divide_factor(1.0)  # the losses of all ranks add up to their mean
     module.set_force_sum_reduction_for_comms(True)
 
@@ -119,12 +121,13 @@ def _mesh(device: str, rank: int, world: int) -> DeviceMesh:
     serves all groups of this size, one after the other.
     """
     name = f"spotlight-{device}-{rank}-of-{world}"
-    nobody = _c10d.ProcessGroup(torch.distributed.HashStore(), rank, world)
+    nobody = _c10d.ProcessGroup(_distributed.HashStore(), rank, world)
     nobody._set_group_name(name)
     _c10d._register_process_group(name, nobody)
     mesh = DeviceMesh(device, torch.arange(world, dtype=torch.int), _init_backend=False, _rank=rank)
-    mesh._dim_group_names = [name]
-    mesh._pg_registry[name] = nobody  # which is remembered for as long as somebody holds it
+    inside: Any = mesh
+    inside._dim_group_names = [name]
+    inside._pg_registry[name] = nobody  # which is remembered for as long as somebody holds it
     return mesh
 
 

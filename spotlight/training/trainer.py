@@ -30,7 +30,7 @@ from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.ema import Ema
 from spotlight.training.forwards import Forwards
 from spotlight.training.learning_rates import learning_rates
-from spotlight.training.losses import Terms, Velocities, build_loss
+from spotlight.training.losses import NoisedOptions, Terms, Velocities, build_loss
 from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.weights import FlatWeights, Rows
 from spotlight.transport.collectives import Group
@@ -75,15 +75,18 @@ class Trainer:
         self._training = training
         self._sampler = sampler
         self._seed = seed
-        self._shares_noise = training.nft_shared_noise
         self._rank = rank
         self._world = world
         self._group = group
-        self._loss = build_loss(model, training, sampler, reuse=reuse)
+        self._loss, options = build_loss(model, training, sampler, reuse=reuse)
+        self._shares_noise = isinstance(options, NoisedOptions) and options.shared_noise
         model.checkpoint_activations(training.activation_checkpointing)
-        is_sharded = training.sharded and group is not None
-        kind = ShardedWeights if is_sharded else FlatWeights
-        self._weights = kind(model, group, offloaded=training.cpu_offload)
+        offloaded = training.cpu_offload
+        self._weights = (
+            ShardedWeights(model, group, offloaded=offloaded)
+            if training.sharded and group is not None
+            else FlatWeights(model, group, offloaded=offloaded)
+        )
         values = self._weights.values
         values.grad = self._weights.gradient
         self._optimizer = torch.optim.AdamW(
@@ -103,7 +106,7 @@ class Trainer:
         self._began: Tensor | None = None
         """The rollout weights that the iteration began with, while later updates are awaited."""
         self._reports: list[dict[str, float]] = []
-        """Of the updates of the iteration."""
+        """What each update of the iteration reported."""
         if iterations is None and training.learning_rate_schedule != "constant":
             raise ValueError(f"iterations: a {training.learning_rate_schedule} rate needs them")
         self._job_updates = (iterations or 1) * training.updates_per_iteration

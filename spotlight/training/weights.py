@@ -26,7 +26,7 @@ class Rows:
     """The rows of a tensor, along its first dimension, that a rank holds."""
 
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """The shape of the whole tensor."""
     first: int
     held: tuple[int, ...]
     """Shape of these rows."""
@@ -93,7 +93,8 @@ class FlatWeights:
         """Sum `gradient` over the ranks; returns its norm. Raises `TransportError`."""
         if self._group is not None:
             self._group.all_reduce(self.gradient)
-        return torch.linalg.vector_norm(self.gradient).item()
+        norm: float = torch.linalg.vector_norm(self.gradient).item()
+        return norm
 
     def drop_gradients(self) -> None:
         """Detach the model's parameters from `gradient`."""
@@ -154,7 +155,7 @@ class FlatWeights:
 def trainable(model: DiffusionModel) -> dict[str, Tensor]:
     """The parameters to train, by name; raises `CheckpointError` when there are none."""
     parameters = dict(model.transformer.named_parameters())
-    found = {name: parameters[name] for name in model.trainable_state()}
+    found: dict[str, Tensor] = {name: parameters[name] for name in model.trainable_state()}
     if not found:
         raise CheckpointError("model.tuning: this model has no trainable weights")
     return found

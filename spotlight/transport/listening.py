@@ -15,7 +15,7 @@ class Listening:
     for the one that was bound."""
 
     host: str
-    """To bind, without brackets."""
+    """The host to bind, without brackets."""
     port: int
     advertised_host: str
     """Empty if it is the same."""

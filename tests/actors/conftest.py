@@ -14,7 +14,7 @@ from runtime_kit import Cluster
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     """A dispatcher with its journal, and workers that say what they are told to."""
     async with Cluster() as cluster:
-        desk = Desk(cluster, tmp_path / "journal.sqlite")
+        desk = Desk(cluster, tmp_path / "journal.records")
         await desk.open()
         yield desk
         desk.file.close()

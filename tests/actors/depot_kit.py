@@ -7,23 +7,27 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
+from fleet_kit import JobNodes
 from job_kit import STORE, Recorder, offer, recorder, settle
 from msgspec import structs
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.run_record import RunRecord
-from spotlight.actors.coordinator.job.trainer_team import TrainerTeam
+from spotlight.actors.coordinator.job.trainers import Trainers
 from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.tenant.job_journal import (
     JobJournal,
 )
-from spotlight.actors.coordinator.tenant.roster import Rank, Roster
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import (
+    ExportedModel,
     NodeReport,
     SavedState,
     SaveState,
+    TrainerReport,
     WorkerRefs,
     state_key,
 )
@@ -67,6 +71,20 @@ def part_of_state(completed: int, part: int) -> bytes:
     return len(text).to_bytes(8, "little") + text + bytes([2 * part, 2 * part + 1])
 
 
+class Owner(Actor):
+    """As much of a job runner as what trainers leave has to do with."""
+
+    came_back, is_over = False, False
+    listens_until = 0.0
+    progress = SimpleNamespace(schedule=SCHEDULE)
+
+    def fail(self, reason: str) -> None:
+        self.failed(reason)
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
 class Depot:
     """Trainer ranks on some nodes, a run folder with its store, and what is called."""
 
@@ -75,7 +93,7 @@ class Depot:
         self.cluster = cluster
         self.folder = folder
         self.store = SlowStore(artifacts_of(folder.path))
-        self.roster = Roster()
+        self.nodes = JobNodes()
         self.used: list[int] = []
         self.checkpointed: list[int] = []
         self.exported = 0
@@ -84,26 +102,20 @@ class Depot:
 
     async def open(self) -> None:
         await self.store.start()
-        self.runner = Actor()
         system = await self.cluster.system("coordinator")
-        await system.spawn(lambda: self.runner, "runner")
-        self.team = TrainerTeam(self.runner, self.spec, "job-1", 7, answer_limit_s=5.0)
-        self.record = JobRecord(RunRecord(self.folder), "job", self.failures.append)
+        runner = self.runner = Owner()
+        await system.spawn(lambda: runner, "runner")
+        runner.failed = self.failures.append
+        self.record = JobRecord(RunRecord(self.folder), "job", runner)
         self.journal = JobJournal(
             self.folder.journal, self.store, lambda error: self.record.stop_for(error)
         )
-        self.states = TrainingStates(
-            self.runner,
-            SCHEDULE,
-            team=self.team,
-            roster=self.roster,
-            store=self.store,
-            journal=self.journal,
-            record=self.record,
-            used=self.used.append,
-            checkpointed=self.checkpointed.append,
-            exported=self._count_export,
-        )
+        runner.spec, runner.store, runner.roster = self.spec, self.store, self.nodes.tenant
+        runner.journal, runner.record = self.journal, self.record
+        runner.rollouts = SimpleNamespace(release=self.used.append)
+        runner.saved, runner.exported = self.checkpointed.append, self._count_export
+        self.states = runner.states = TrainingStates(runner)
+        self.team = runner.team = Trainers(runner)
 
     def _count_export(self) -> None:
         self.exported += 1
@@ -117,8 +129,8 @@ class Depot:
             self.ranks.append(rank)
             worker = WorkerRefs(f"{name}/{number}", 10 + number, *[rank.ref] * 3)
             appointed.append(Rank(worker, name, node_store(name)))
-            self.roster.join(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
-        self.team.ranks = tuple(appointed)
+            self.nodes.hear(NodeReport(1, name, "reserved", rank.ref, (worker,), node_store(name)))
+        self.team.machine.ranks = tuple(appointed)
 
     async def told(self) -> dict[int, SaveState]:
         """Which ranks are to save, by the latest order."""
@@ -131,11 +143,17 @@ class Depot:
 
     async def save(self, completed: int, *, answer: bool = True) -> None:
         """The ranks leave their state, and say so in the order of their numbers."""
-        self.states.save(completed)
+        self.team.save(completed)
         for number, order in (await self.told()).items():
             if order.iteration == completed and answer:
-                self.states.rank_saved(number, self.saved(order))
+                await self.hear(number, self.saved(order))
         await settle()
+
+    async def hear(self, number: int, answer: SavedState | ExportedModel) -> None:
+        """A rank says that it has carried out an order."""
+        report = TrainerReport(self.journal.term, number, 1)
+        field = "saved" if isinstance(answer, SavedState) else "exported"
+        await self.team.report(structs.replace(report, **{field: answer}))
 
     def saved(self, order: SaveState) -> SavedState:
         """What a rank says that has carried the order out."""

@@ -26,10 +26,10 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Message
 from spotlight.errors import JournalError
-from spotlight.policies.dispatch.instructions import EndWorker, RequestsFinished
-from spotlight.policies.dispatch.matching import Backlog
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.instructions import EndWorker, RequestsFinished
+from spotlight.policies.requests.matching import Backlog
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_events import RunEvent
 from spotlight.store.journal import Journal
@@ -91,18 +91,29 @@ class Desk:
             grants_from=asyncio.get_running_loop().time() + listen_s,
         )
         self.ended = []
-        dispatcher = Dispatcher(
-            table=self.table,
-            journal=self.journal,
-            ended=self.ended.append,
-            discard=self.discarded.append,
-            record=self.events.append,
-            backlog_changed=lambda: self.backlogs.append(self.table.backlog()),
-            end_worker=self.ended_workers.append,
-        )
+        dispatcher = Dispatcher(self, self.table, self.journal)
         self.queue: RequestQueue = dispatcher.queue
         name = f"dispatcher-{self.lives}"
         self.dispatcher = await self.system.spawn(lambda: dispatcher, name)
+
+    # --- what the dispatcher says ---
+
+    def requests_ended(self, ended: Ended) -> None:
+        self.ended.append(ended)
+
+    def discard(self, bundle: BundleOffer) -> None:
+        self.discarded.append(bundle)
+
+    def event(self, event: RunEvent) -> None:
+        self.events.append(event)
+
+    def backlog_changed(self) -> None:
+        self.backlogs.append(self.table.backlog())
+
+    def end_worker(self, end: EndWorker) -> None:
+        self.ended_workers.append(end)
+
+    # --- lives ---
 
     async def restart(self, *, listening: bool = False) -> None:
         """The coordinator is killed and comes back; workers have not been heard yet. It grants

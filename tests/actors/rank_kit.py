@@ -22,7 +22,6 @@ from spotlight.actors.protocol import (
     Train,
     TrainedIteration,
     TrainerReport,
-    TrainingSample,
     WeightsOffer,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
@@ -34,7 +33,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import TransferFailed
 from spotlight.jobs import ModelSpec
 from spotlight.transport.tensors import BundleStore
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import BundleOffer, StoreEndpoint, TrainingSample
 
 
 def built(runner: Recorder) -> list[TrainerReport]:

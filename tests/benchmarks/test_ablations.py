@@ -6,7 +6,6 @@ import json
 import math
 from pathlib import Path
 
-import msgspec
 import pytest
 import torch
 from scipy import stats
@@ -17,8 +16,8 @@ from benchmarks.ablations import PROFILE, Scale, compared, reached, run
 from benchmarks.direct_training import Clock
 from spotlight.jobs import job_from_data
 from spotlight_simulation.profile import load_profile
-from tests.studies.small_run import Brightness
-from tests.training.fakes import NFT, FakeModel, make_batch
+from tests.small_run import Brightness
+from tests.training.fakes import NFT, FakeModel, make_batch, with_options
 from tests.training.losses.kit import KEYS, setup
 
 SCALE = Scale(way_s=800, until_s=1000)
@@ -32,7 +31,7 @@ SMALL = {
     },
     "sampler": {"height": 16, "width": 48},
     "group_size": 4,
-    "training": {"nft_times": 8},
+    "training": {"options": {"times": 8}},
 }
 
 
@@ -81,7 +80,7 @@ def test_a_level_is_read_between_points() -> None:
 def test_the_clock_charges_training_by_rows_and_fills_it_with_previews(
     noisiest: float, iteration_s: float, previews: int
 ) -> None:
-    job = job_from_data(SMALL | {"training": {"nft_times": 8, "nft_noisiest": noisiest}})
+    job = job_from_data(SMALL | {"training": {"options": {"times": 8, "noisiest": noisiest}}})
     clock = Clock.of(job, load_profile(PROFILE))
     assert (clock.iteration_s, clock.previews) == (iteration_s, previews)
 
@@ -89,7 +88,7 @@ def test_the_clock_charges_training_by_rows_and_fills_it_with_previews(
 def test_a_run_is_made_once_unless_something_of_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())
     scale = Scale(way_s=80, until_s=80, validate_s=80, validated=1)
     curve = run(("ocr", "base", 1), scale, tmp_path)
     assert [time_s for time_s, _ in curve] == [0.0, pytest.approx(99.6)]
@@ -103,7 +102,7 @@ def test_a_run_is_made_once_unless_something_of_it_changes(
 
 def test_a_group_shares_its_noise_and_its_times() -> None:
     batch = make_batch(FakeModel())
-    training = msgspec.structs.replace(NFT, nft_times=3)
+    training = with_options(NFT, times=3)
     terms = SharedNoise(setup(training)).terms(batch, range(8), KEYS)
     noise = (terms.targets + batch.latents[terms.samples]).view(4, 2, 3, *batch.latents.shape[1:])
     for group in range(2):  # every second sample is of the same prompt
@@ -113,7 +112,7 @@ def test_a_group_shares_its_noise_and_its_times() -> None:
 
 
 def test_a_group_has_every_flow_time_equally_often() -> None:
-    training = msgspec.structs.replace(NFT, nft_times=3)
+    training = with_options(NFT, times=3)
     terms = StratifiedTimes(setup(training)).terms(make_batch(FakeModel()), range(8), KEYS)
     for group in range(2):
         own = terms.sigmas.view(4, 2, 3)[:, group].flatten().tolist()

@@ -19,11 +19,12 @@ NO_BENCHMARKS = {
     "control_plane_coordinator",
     "control_plane_farm",
     "control_plane_keys",
+    "staleness",
     "tensors_peers",
     "traced_worker",
     "unscored_worker",
 }
-"""Modules that are started by benchmarks."""
+"""Modules that are started by benchmarks, and the study of a run that somebody names."""
 PACKAGES = {path.parent.name for path in (ROOT / "benchmarks").glob("*/__main__.py")}
 BENCHMARKS = sorted(
     {
@@ -32,7 +33,7 @@ BENCHMARKS = sorted(
         if '__name__ == "__main__"' in path.read_text(encoding="utf-8")
         and path.stem not in NO_BENCHMARKS
     }
-    | PACKAGES
+    | (PACKAGES - NO_BENCHMARKS)
 )
 
 

@@ -22,7 +22,7 @@ from spotlight.jobs import job_to_yaml
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.running import local_run
 from spotlight.transport.control.keys import KeyPair
-from tests.studies.small_run import small_job, write_run
+from tests.small_run import small_job
 
 
 def token(place: str) -> str:
@@ -188,12 +188,6 @@ def plain_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
         return None if name in EXTRAS else find_spec(name)
 
     monkeypatch.setattr("spotlight.preflight.checks.find_spec", find)
-
-
-@pytest.mark.usefixtures("plain_wheel")
-def test_a_study_says_what_to_install(refusal: Any, tmp_path: Path) -> None:
-    line = refusal("study", "staleness", write_run(tmp_path))
-    assert 'pip install ".[worker]"' in line
 
 
 @pytest.mark.usefixtures("plain_wheel")

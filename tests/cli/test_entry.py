@@ -47,4 +47,4 @@ def test_commands_are_completed() -> None:
     words = {"COMP_WORDS": "spotlight st", "COMP_CWORD": "1"}
     program = "import sys; sys.argv = ['spotlight']; from spotlight.cli.app import main; main()"
     found = said("-c", program, _SPOTLIGHT_COMPLETE="complete_bash", **words)
-    assert found.split() == ["status", "study"]
+    assert found.split() == ["status"]

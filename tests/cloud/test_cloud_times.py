@@ -1,3 +1,5 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +20,14 @@ NOON = 1_767_268_800.0  # 2026-01-01T12:00:00Z
 )
 def test_the_ways_in_which_clouds_write_a_time_are_understood(text):
     assert seconds_until(text, NOON) == 120
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_machine_is(monkeypatch):
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "JST-9")
+        time.tzset()
+        assert seconds_until("2026-01-01T12:02:00", NOON) == 120
+    time.tzset()
 
 
 def test_a_past_time_is_negative():

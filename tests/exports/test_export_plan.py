@@ -10,7 +10,7 @@ import pytest
 from spotlight.errors import RunFolderError, UserError
 from spotlight.exports.plan import plan_export
 from spotlight.store.run_folder import checkpoint_path
-from tests.studies.small_run import small_job, write_run
+from tests.small_run import small_job, write_run
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class Workplace:
             "iterations": 2,
             "group_size": 4,
             "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "nft_times": 2},
+            "training": {"micro_batch": 4, "options": {"times": 2}},
             "exploration": {"budget": "fixed", "candidates": 2},
             "validation": {"seeds": 1, "every": 1},
         }

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
@@ -31,6 +31,7 @@ from spotlight.actors.protocol import (
     DemandClass,
     Membership,
     NodePlan,
+    NodeRefused,
     NodeReport,
     WeightsOffer,
     WorkerRefs,
@@ -45,15 +46,17 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.policies.dispatch.instructions import RequestsFinished
-from spotlight.policies.dispatch.pace import Pace
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.requests.pace import Pace
+from spotlight.policies.requests.table import RequestTable
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.journal import Journal
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
+from spotlight_simulation.quiet_owner import QuietOwner
 
 WORKERS = 3
 TOLERANCE = 1e-3
@@ -92,7 +95,8 @@ class _Coordinator(Actor):
         self, requests: RequestQueue, job: JobSpec, membership: Membership, weights: BundleOffer
     ) -> None:
         self.requests = requests
-        self.plans = NodePlans(self)
+        self.fleet: Fleet
+        self.plans: TenantFleet
         self._job = job
         self._membership = membership
         self._weights = weights
@@ -100,8 +104,19 @@ class _Coordinator(Actor):
         self.finished: Counter[str] = Counter()
         self.results: dict[str, Result] = {}
 
+    async def started(self) -> None:
+        self.fleet = Fleet(self, self)
+        self.plans = self.fleet.begin("job")
+
+    def node_reported(self, report: NodeReport) -> None:
+        """The job hears of it."""
+        self.fleet.handle(Heard("job", report))
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """It does not happen here."""
+
     @handles(NodeReport)
-    async def on_node_report(self, message: NodeReport) -> NodePlan | Acknowledged:
+    async def on_node_report(self, message: NodeReport) -> NodePlan | NodeRefused | Acknowledged:
         now = {worker.epoch: worker for worker in message.workers}
         gone = tuple(self._workers[epoch].worker for epoch in self._workers.keys() - now.keys())
         came = tuple(now[epoch] for epoch in now.keys() - self._workers.keys())
@@ -109,12 +124,11 @@ class _Coordinator(Actor):
         self.requests.add_workers(message.node, "spot", came)
         self._workers = now
         if message.coordinator is None:
-            self.plans.begin_job()
-            self.plans.answer(message)
-            self.plans.prepare(message.node, "job", self._job.work, self._membership)
+            self.fleet.reported(message)
+            self.plans.prepare(message.node, self._job.work, self._membership)
             self.plans.keep((0,))
             self.plans.hold(message.node, WeightsOffer(0, (self._weights,)))
-        return self.plans.answer(message)
+        return self.fleet.reported(message)
 
     def note(self, ended: Ended) -> None:
         assert isinstance(ended, RequestsFinished), ended
@@ -218,7 +232,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     node_store = BundleStore(folder / "node", token="token")
     await sink_store.start()
     await node_store.start()
-    journal = Journal.open(folder / "journal.sqlite", "test")
+    journal = Journal.open(folder / "journal.records", "test")
     pair, known = KeyPair.new(), Guests({})
     site.system = ActorSystem(
         ZeroMQTransport(keys=pair, guests=known, dialect=own_dialect()),
@@ -243,13 +257,9 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
 
     try:
         dispatcher = Dispatcher(
-            table=RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
-            journal=JobJournal(journal, sink_store, fail),
-            ended=lambda ended: site.coordinator.note(ended),
-            discard=lambda bundle: sink_store.delete(bundle.key),
-            record=lambda event, **fields: None,
-            backlog_changed=lambda: None,
-            end_worker=lambda end: None,
+            QuietOwner(sink_store, lambda ended: site.coordinator.note(ended)),
+            RequestTable(pace=Pace(StepProfile("test", StepTimes()))),
+            JobJournal(journal, sink_store, fail),
         )
         dispatcher_ref = await site.system.spawn(lambda: dispatcher, "dispatcher")
         runner = await site.system.spawn(_Runner, "runner")

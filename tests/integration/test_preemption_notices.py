@@ -151,12 +151,12 @@ def test_the_journal_of_another_run_is_refused(workplace: Workplace) -> None:
     other = workplace.job("other.yaml", seed=7)
     second = workplace.spotlight("run", other, "--run-folder", "second")
     assert second.code == 0, second.errors
-    for name in ("journal.sqlite",):
+    for name in ("journal.records",):
         theirs = workplace.folder / "first" / name
         (workplace.folder / "second" / name).write_bytes(Path(theirs).read_bytes())
 
     done = workplace.spotlight("run", "--resume", "second")
 
     assert done.code == 2
-    assert "journal.sqlite" in done.errors
+    assert "journal.records" in done.errors
     assert "Traceback" not in done.errors

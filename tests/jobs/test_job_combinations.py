@@ -90,23 +90,6 @@ def test_flow_grpo_needs_noise(kind: str) -> None:
     assert error.path == "sampler.noise_level" and "above 0 with flow_grpo" in error.problem
 
 
-@pytest.mark.parametrize("loss", ["flow_grpo", "grpo_guard"])
-def test_a_loss_that_draws_no_flow_times_cannot_train_on_the_noisiest(loss: str) -> None:
-    data = with_field("training.loss", loss, with_field("sampler.kind", "flow_sde"))
-    error = problem_of(with_field("training.nft_noisiest", 0.5, data))
-    assert error.path == "training.nft_noisiest" and f"must be 1 with {loss}" in error.problem
-    job_from_data(with_field("training.nft_noisiest", 1, data))
-    job_from_data(with_field("training.nft_noisiest", 0.5, with_field("training.loss", "awm")))
-
-
-@pytest.mark.parametrize("loss", ["flow_grpo", "grpo_guard"])
-def test_a_loss_that_draws_no_noise_cannot_share_it(loss: str) -> None:
-    data = with_field("training.loss", loss, with_field("sampler.kind", "flow_sde"))
-    error = problem_of(with_field("training.nft_shared_noise", True, data))
-    assert error.path == "training.nft_shared_noise" and "`false`" in error.problem
-    job_from_data(with_field("training.nft_shared_noise", True, with_field("training.loss", "awm")))
-
-
 def test_pools_do_not_limit_the_trainer_ranks_of_a_job_for_a_cluster() -> None:
     job_from_data(with_field("training.ranks", 4))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spotlight.errors import JobError
-from tests.studies.small_run import small_job
+from tests.small_run import small_job
 
 
 def test_known_trackers_and_classes_of_ones_own_are_accepted() -> None:

@@ -202,7 +202,7 @@ def test_a_trainer_saves_as_many_bytes_as_the_plan_says(tmp_path: Path, tuning: 
         tuning=tuning,  # type: ignore[arg-type]
         lora=LoraSpec(rank=2),
     )
-    training = TrainingSpec(micro_batch=2, nft_times=1, kl=0.1, rollout_decay=0.5)
+    training = TrainingSpec(micro_batch=2, options={"times": 1}, kl=0.1, rollout_decay=0.5)
     model = load_model(spec, device="cpu")
     trainer = Trainer(model, training, SamplerSpec(height=32, width=48), seed=0)
     batch = TrainingBatch(

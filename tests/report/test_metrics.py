@@ -191,6 +191,15 @@ def test_an_iteration_that_was_interrupted_is_not_typical(run: RunWriter) -> Non
     assert [(span.iteration, span.start, span.end) for span in spans] == [(0, 51, 54)]
 
 
+def test_an_iteration_that_was_gone_on_with_after_a_break_is_not_timed(run: RunWriter) -> None:
+    run.event("run_started", 0.0)
+    _phases(run, (1, 0, "rollout"), (2, 0, "train"))
+    run.event("run_started", 50.0)
+    _phases(run, (51, 1, "rollout"), (54, 2, "rollout"))
+    spans = iteration_spans(read_run(run.folder))
+    assert [(span.iteration, span.start, span.end) for span in spans] == [(1, 51, 54)]
+
+
 def test_the_typical_iteration_has_the_median_length_and_is_not_the_first(run: RunWriter) -> None:
     for iteration, start in enumerate((0, 5, 6, 10, 12)):
         _phases(run, (start, iteration, "rollout"))

@@ -14,6 +14,7 @@ import pytest
 from session_kit import PROMPT, simulate, work
 
 from spotlight.errors import JobError, RequestRefused, SessionEnded, VersionGone
+from spotlight.policies.exploration.settings import PLANNERS, PlannerName
 from spotlight.rollouts.groups import RolloutRequest
 from spotlight.rollouts.rollouts import Rollouts
 from spotlight.rollouts.versions import AtLeast, Exactly
@@ -264,14 +265,79 @@ def test_an_exploration_that_is_stopped_at_once_still_names_seeds(tmp_path: Path
     simulate(tmp_path, scene)
 
 
-def test_exploration_needs_a_reward_and_enough_candidates(tmp_path: Path) -> None:
+@pytest.mark.parametrize("planner", PLANNERS)
+def test_a_loop_explores_with_every_planner_that_a_job_has(
+    planner: PlannerName, tmp_path: Path
+) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await publish(rollouts, 0)
+            exploration = rollouts.explore(
+                [PROMPT, 'the number "4"'], keep=3, candidates=8, planner=planner
+            )
+            await exploration.wait()
+            chosen = await exploration.stop()
+            assert [len(set(each.seeds)) for each in chosen] == [3, 3]
+            assert all(None not in each.preview_rewards for each in chosen)
+            assert sum(each.previewed for each in chosen) == 16
+            assert await exploration.stop() == chosen, "it is chosen once"
+
+    simulate(tmp_path, scene)
+
+
+def test_what_is_learnt_of_prompts_is_known_to_the_next_exploration(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await publish(rollouts, 0)
+            counts = []
+            for seed in range(2):
+                exploration = rollouts.explore(
+                    [PROMPT], keep=2, candidates=8, seed=seed, planner="bandit"
+                )
+                await exploration.wait()
+                await exploration.stop()
+                counts.append(rollouts.knowledge.prompts[PROMPT].count)
+            assert counts[0] == 7, "degrees of freedom of its previews"
+            assert counts[1] > 7, "with what is left of those before"
+
+    simulate(tmp_path, scene)
+
+
+def test_exploring_no_prompts_chooses_nothing(tmp_path: Path) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            await publish(rollouts, 0)
+            exploration = rollouts.explore([], keep=2, candidates=4, planner="bandit")
+            await exploration.wait()
+            assert await exploration.stop() == []
+
+    simulate(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        ({"keep": 5}, "keep: must be from 1 to `candidates`"),
+        ({"keep": 1, "planner": "bandit"}, "keep: must be at least 2 with `bandit`"),
+        ({"planner": "none"}, "planner: must be one of `random`, `uniform`, `bandit`"),
+    ],
+)
+def test_an_exploration_that_cannot_be_is_refused(
+    wrong: dict[str, Any], problem: str, tmp_path: Path
+) -> None:
+    async def scene(cluster: Cluster) -> None:
+        async with opened(cluster) as rollouts:
+            with pytest.raises(JobError, match=problem):
+                rollouts.explore([PROMPT], **{"keep": 2, "candidates": 4, **wrong})
+
+    simulate(tmp_path, scene)
+
+
+def test_exploration_needs_a_reward(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
         async with opened(cluster, rewards=[]) as rollouts:
             with pytest.raises(JobError, match="rewards: exploration chooses seeds by them"):
                 rollouts.explore([PROMPT], keep=2, candidates=4)
-        async with opened(cluster) as rollouts:
-            with pytest.raises(JobError, match="keep: must be from 1 to `candidates`"):
-                rollouts.explore([PROMPT], keep=5, candidates=4)
 
     simulate(tmp_path, scene)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spotlight.actors.protocol import CommitSteps, Completed, Grant
-from spotlight.policies.dispatch.rows import SavedRow
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.types import BundleOffer, Commit, Request, SamplingSettings, StoreEndpoint
 from spotlight_simulation.ack_log import AckLog
 from spotlight_simulation.history import History

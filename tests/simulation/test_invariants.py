@@ -19,7 +19,7 @@ from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import Pull
 from spotlight.actors.worker import step_loop
 from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
-from spotlight.policies.dispatch.rows import Row, SavedRow
+from spotlight.policies.requests.rows import Row, SavedRow
 from spotlight.types import BundleOffer, Commit
 from spotlight_simulation import fake_denoising, invariants, wiretap
 from spotlight_simulation.chaos import Run, scenario, silence, simulate
@@ -261,7 +261,7 @@ def test_a_leader_that_stays_drained_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_commit_that_is_forgotten_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    from spotlight.policies.dispatch.accounts import Accounts
+    from spotlight.policies.requests.accounts import Accounts
 
     persist = Accounts.persist
 

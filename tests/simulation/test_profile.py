@@ -14,13 +14,18 @@ from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
 from spotlight_simulation.profile import load_profile
 
-REPLAYED = {"training.loss": "flow_grpo", "sampler.kind": "cps", "sampler.micro_batch": 4}
+REPLAYED = {
+    "training.loss": "flow_grpo",
+    "training.options": {},
+    "sampler.kind": "cps",
+    "sampler.micro_batch": 4,
+}
 EVEN = SOL_RL_SPLIT.with_name("even-split.yaml")
 
 
 def plain(changes: Mapping[str, Any] | None = None) -> JobSpec:
     """The job that the profiles' figures are of: eight steps, and all flow times are trained on."""
-    untuned = {"training.nft_noisiest": 1.0, "sampler.steps": 8}
+    untuned = {"training.options.noisiest": 1.0, "sampler.steps": 8}
     return virtual_job("ocr", "rollouts", 0, {**untuned, **(changes or {})})
 
 
@@ -40,9 +45,9 @@ def test_training_is_the_share_of_a_plain_iteration_that_the_split_says(
     ("changes", "rows"),
     [
         ({}, 8),
-        ({"training.nft_noisiest": 0.5}, 4),
-        ({"training.nft_times": 6, "training.nft_noisiest": 0.4}, 2),
-        ({"training.loss": "awm", "training.nft_times": 2}, 2),
+        ({"training.options.noisiest": 0.5}, 4),
+        ({"training.options.times": 6, "training.options.noisiest": 0.4}, 2),
+        ({"training.loss": "awm", "training.options.times": 2}, 2),
         ({**REPLAYED, "sampler.window.length": 3}, 3),
     ],
 )

@@ -12,13 +12,13 @@ import torch
 from spotlight.actors.coordinator.tenant.request_plans import evaluation_settings, rollout_settings
 from spotlight.assets import read_prompts
 from spotlight.jobs import JobSpec
-from spotlight.studies.one_process import OneProcess
 from spotlight.types import Request, SamplingSettings
 from spotlight_simulation import fingerprints
 from spotlight_simulation.fingerprints import Row
 from spotlight_simulation.numerics import Batch
+from spotlight_simulation.one_process import OneProcess
 from spotlight_simulation.real_numerics import CannotCompute, RealNumerics, _each
-from tests.studies.small_run import Brightness, small_job
+from tests.small_run import Brightness, small_job
 
 PROMPTS = read_prompts("builtin:ocr-tiny/train")[:3]
 ADVANTAGES = [1.0, -0.5, 0.25, -1.0, 0.75, -0.5]
@@ -35,7 +35,7 @@ STOCHASTIC = {
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Is what everybody scores with."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())
 
 
 def pairs(first_seed: int = 0) -> list[tuple[str, int]]:

@@ -14,7 +14,7 @@ from spotlight_simulation.fingerprints import Row
 from spotlight_simulation.numerics import Batch, Update
 from spotlight_simulation.profile import load_profile
 from spotlight_simulation.real_numerics import RealNumerics
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 
 ITERATIONS = 3
 
@@ -37,7 +37,7 @@ class Watched(RealNumerics):
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs no recogniser."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_a_job_with_flow_grpo_trains_on_its_previews() -> None:
         "sampler.window": {"length": 1, "earliest": 0, "latest": 2},
         "training.loss": "flow_grpo",
         "training.micro_batch": 4,
-        "training.nft_noisiest": 1.0,
+        "training.options.noisiest": 1.0,
         "training.warmup_updates": 0,
         "exploration.candidates": 2,
         "exploration.budget": "fixed",

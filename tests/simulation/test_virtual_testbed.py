@@ -15,14 +15,14 @@ from spotlight_simulation.chaos import scratch_folder
 from spotlight_simulation.numerics import Fingerprints
 from spotlight_simulation.profile import load_profile
 from spotlight_simulation.real_numerics import RealNumerics
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 
 SIZE = {"prompts.per_iteration": 12, "group_size": 4, "sampler.degree": 1, "validation.every": 2}
 """A micro-batch for each GPU."""
 
 UNTUNED = {
     "training.warmup_updates": 0,
-    "training.nft_noisiest": 1.0,
+    "training.options.noisiest": 1.0,
     "sampler.steps": 8,
 }
 """Jobs are shorter than a warm-up, and have as many steps and rows as the profile's."""
@@ -30,7 +30,7 @@ UNTUNED = {
 FEW = {"prompts.per_iteration": 2, "group_size": 4}
 """Samples, where it does not matter how many."""
 
-QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.nft_times": 1}
+QUICK = {"validation.seeds": 1, "sampler.steps": 2, "training.options.times": 1}
 """To compute; on the test-bed its training is as short."""
 
 
@@ -131,4 +131,4 @@ def test_a_job_that_fails_is_an_error_with_its_reason() -> None:
 @pytest.fixture(autouse=True)
 def brightness(monkeypatch: pytest.MonkeyPatch) -> None:
     """Needs no recogniser."""
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())

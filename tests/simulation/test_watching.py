@@ -12,13 +12,13 @@ import structlog
 from history_kit import is_found
 
 from spotlight.actors.protocol import CommitSteps, Receipt, ReturnLease
-from spotlight.policies.dispatch.leases import Leases
+from spotlight.policies.requests.matching import Leases
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ActorRef, Envelope, Kind, encode_message
 from spotlight.types import BundleOffer, StoreEndpoint
 from spotlight_simulation.actor_logs import ActorLogs
 from spotlight_simulation.history import History
-from spotlight_simulation.journal_file import saved_rows
+from spotlight_simulation.saved_rows import saved_rows
 from spotlight_simulation.wiretap import RECEIPT_ARRIVED, Wiretap
 
 BUNDLE = BundleOffer("commits/w/1-5-4", 1, 1, StoreEndpoint("h", 1, "t", "m", "/f"))
@@ -151,14 +151,12 @@ def test_a_state_may_be_on_record_before_the_coordinator_says_so(
 
 
 def test_rows_are_read_from_a_journal_that_is_open(tmp_path: Path) -> None:
-    journal = Journal.open(tmp_path / "journal.sqlite", "owner")
+    journal = Journal.open(tmp_path / "journal.records", "owner")
     row = b'{"commit":null,"given_up":"it failed"}'
     journal.write({"request/rollout/0/0/0/7": row, "published/1": b"{}"})
-    files = {path: path.read_bytes() for path in tmp_path.glob("journal.sqlite*")}
-    rows = saved_rows(files, tmp_path / "scratch")
+    rows = saved_rows({journal.path: journal.path.read_bytes()})
     journal.close()
     assert {key: found.given_up for key, found in rows.items()} == {"rollout/0/0/0/7": "it failed"}
-    assert not (tmp_path / "scratch").exists()
 
 
 # --- by seeds ---

@@ -24,13 +24,7 @@ def contents(path: Path) -> dict[str, bytes]:
         return dict(journal.items())
 
 
-def log_of(path: Path) -> Path:
-    return path.with_name(path.name + "-wal")
-
-
 def copied(path: Path, folder: Path) -> Path:
-    """The files as a kill would leave them now."""
+    """The file as a kill would leave it now."""
     folder.mkdir(exist_ok=True)
-    for file in (path, log_of(path)):
-        shutil.copy(file, folder / file.name)
-    return folder / path.name
+    return Path(shutil.copy(path, folder / path.name))

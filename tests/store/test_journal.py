@@ -1,40 +1,31 @@
-"""What a journal holds, who may open it, and what it says of damage.
-
-Damage at every byte is tried on a journal with small pages, so that all kinds of pages fit in a few
-kilobytes.
-"""
+"""What a journal holds, who may open it, and what it says of damage."""
 
 import os
-import sqlite3
 import tempfile
-from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from journal_kit import OWNER, contents, copied, log_of, opened
+from journal_kit import OWNER, contents, copied, opened
 
-from spotlight import failpoints
+from spotlight import __version__, failpoints
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.store import journal as journal_module
-from spotlight.store.journal import Journal, packed
+from spotlight.store import record_formats
+from spotlight.store.journal import NAME, Journal
+from spotlight.store.journal_content import Content, Write, frame
 
 
 @pytest.fixture
 def path(tmp_path) -> Path:
-    return tmp_path / "journal.sqlite"
+    return tmp_path / NAME
 
 
 @pytest.fixture(autouse=True)
 def nobody_acts_afterwards():
     yield
     failpoints.install(None)
-
-
-def connect_with(monkeypatch: pytest.MonkeyPatch, kind: type[sqlite3.Connection]) -> None:
-    """Have journals use connections of this kind."""
-    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=kind))
 
 
 # ------------------------------------------------------------------------------- keys and values
@@ -93,7 +84,7 @@ class Model:
 @given(steps=Model.steps, prefix=Model.keys)
 def test_a_journal_holds_what_a_dict_would(steps, prefix):
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "journal.sqlite"
+        path = Path(folder) / NAME
         journal, expected, terms = Journal.open(path, OWNER), {}, 1
         try:
             for kind, *arguments in steps:
@@ -135,20 +126,41 @@ def test_the_term_is_on_disk_before_the_journal_is_handed_out(path, tmp_path):
 def test_the_journal_of_another_owner_is_refused(path):
     with opened(path):
         pass
-    with pytest.raises(JournalError, match="belongs to the job job-1, not to job-2"):
+    with pytest.raises(JournalError, match="belongs to the run job-1, not to job-2"):
         Journal.open(path, "job-2")
     with opened(path) as journal:
         assert journal.term == 2
 
 
-def test_a_journal_of_another_format_is_refused(path):
+def test_a_journal_may_be_whoever_it_says(path):
     with opened(path):
         pass
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA user_version = 1")
-    connection.close()
-    with pytest.raises(JournalError, match="has format 1 and this Spotlight reads format 2"):
+    journal = Journal.read(path, None)
+    assert journal.owner == OWNER
+    journal.close()
+
+
+def test_a_journal_of_a_newer_format_names_the_version_that_reads_it(path):
+    path.write_bytes(b'{"spotlight_journal":4,"version":"9.1.0","owner":"job-1","more":1}\n\0\0\0')
+    with pytest.raises(JournalError) as caught:
         Journal.open(path, OWNER)
+    assert f"was written by Spotlight 9.1.0, and this is {__version__}: it has" in str(caught.value)
+    assert "it has format 4, and is read in format 3; resume with 9.1.0" in str(caught.value)
+
+
+def test_nothing_is_changed_before_a_journal_has_begun(path, tmp_path):
+    Journal.read(path, OWNER).close()
+    assert not path.exists()
+    with opened(path) as journal:
+        journal.write({"a/1": b"1"})
+        left = copied(path, tmp_path / "killed")
+    os.truncate(left, left.stat().st_size - 1)
+    before = left.read_bytes()
+    for _ in range(2):
+        journal = Journal.read(left, OWNER)
+        assert (journal.term, journal.items()) == (2, [])
+        journal.close()
+        assert left.read_bytes() == before
 
 
 @pytest.mark.timeout(20)
@@ -170,27 +182,26 @@ def test_a_closed_journal_refuses_writes_and_may_be_closed_again(path):
 
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(JournalError, match="nowhere"):
-        Journal.open(tmp_path / "nowhere" / "journal.sqlite", OWNER)
+        Journal.open(tmp_path / "nowhere" / NAME, OWNER)
 
 
 def test_what_a_kill_left_of_a_creation_does_not_matter(path):
-    for end in ("", "-journal", "-wal"):
-        path.with_name(f"{path.name}.part{end}").write_bytes(b"half")
+    path.with_name(f"{path.name}.part").write_bytes(b"half")
     assert contents(path) == {}
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
 def test_a_creation_is_on_disk_before_it_counts(path, monkeypatch):
-    """The new name is safe only when its folder is."""
+    """What is in the file first, then its name, which is safe only when its folder is."""
     synced, real = [], os.fsync
 
     def fsync(fd: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{fd}").readlink(), path.exists()))
+        synced.append((Path(f"/proc/self/fd/{fd}").readlink().name, path.exists()))
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with opened(path):
-        assert synced == [(path.parent, True)]
+        assert synced == [(f"{NAME}.part", False), (path.parent.name, True)]
 
 
 def test_a_simulated_kill_before_the_commit_leaves_nothing_of_it(path):
@@ -211,38 +222,47 @@ def test_a_simulated_kill_before_the_commit_leaves_nothing_of_it(path):
 
 
 def test_an_interrupt_right_behind_the_commit_leaves_the_journal_whole(path, monkeypatch):
-    interrupting = False
+    real = os.fdatasync
 
-    class Interrupted(sqlite3.Connection):
-        """A connection, and somebody who presses Ctrl-C when it has committed."""
+    def interrupted(fd: int) -> None:
+        """Somebody presses Ctrl-C when it has committed."""
+        real(fd)
+        raise KeyboardInterrupt
 
-        def execute(self, query: str, *arguments) -> sqlite3.Cursor:
-            cursor = super().execute(query, *arguments)
-            if query == "COMMIT" and interrupting:
-                raise KeyboardInterrupt
-            return cursor
-
-    connect_with(monkeypatch, Interrupted)
     with opened(path) as journal:
         journal.write({"a/1": b"1"})
-        interrupting = True
-        with pytest.raises(KeyboardInterrupt):
-            journal.write({"a/2": b"2"})
-        interrupting = False
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fdatasync", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                journal.write({"a/2": b"2"})
         with pytest.raises(JournalError, match="a write was interrupted"):
             journal.write({"a/3": b"3"})
     assert contents(path) == {"a/1": b"1", "a/2": b"2"}
 
 
-def test_a_long_log_is_moved_into_the_database(path, monkeypatch):
-    monkeypatch.setattr(journal_module, "LOG_BYTES", 50_000)
+def test_a_file_that_is_mostly_of_what_is_gone_is_written_anew(path, monkeypatch):
+    monkeypatch.setattr(journal_module, "LEAST_WASTE", 20_000)
     with opened(path) as journal:
         sizes = []
-        for number in range(60):
-            journal.write({f"a/{number}": bytes(300)})
-            sizes.append(log_of(path).stat().st_size)
-    assert max(sizes) < 80_000
-    assert len(contents(path)) == 60
+        for number in range(300):
+            journal.write({f"a/{number % 10}": bytes([number % 256]) * 300})
+            sizes.append(path.stat().st_size)
+    assert max(sizes) < 35_000
+    assert contents(path) == {f"a/{n}": bytes([(290 + n) % 256]) * 300 for n in range(10)}
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_a_file_that_is_written_anew_keeps_its_lock_owner_and_term(path, monkeypatch):
+    with opened(path):
+        pass
+    with opened(path) as journal:
+        journal.write({"a/1": bytes(1000)})
+        monkeypatch.setattr(journal_module, "LEAST_WASTE", -10_000)
+        journal.write({"a/1": b"1"})
+        with pytest.raises(JournalError, match="in use by another coordinator"):
+            Journal.open(path, OWNER)
+    with opened(path) as journal:
+        assert (journal.term, journal.items()) == (3, [("a/1", b"1")])
 
 
 # -------------------------------------------------------------------------------------- bad disks
@@ -257,7 +277,7 @@ def test_a_disk_error_leaves_nothing_of_the_write_and_ends_all_writing(path):
     with opened(path) as journal:
         journal.write({"a/1": b"1"})
         failpoints.install(fails_with_bad_disk)
-        with pytest.raises(JournalError, match=r"journal\.sqlite: Input/output error; .*--resume"):
+        with pytest.raises(JournalError, match=r"journal\.records: Input/output error; .*--resume"):
             journal.write({"a/1": None, "a/2": b"2"}, drop=["a/"])
         failpoints.install(None)
         with pytest.raises(JournalError, match="Input/output error"):
@@ -277,56 +297,39 @@ def test_a_disk_error_at_opening_is_explained_and_releases_the_journal(path):
 # ----------------------------------------------------------------------------------------- damage
 
 
-class WithSmallPages(sqlite3.Connection):
-    """A connection that syncs nothing: there are thousands of openings."""
-
-    def __init__(self, *arguments, **options) -> None:
-        super().__init__(*arguments, **options)
-        self.execute("PRAGMA page_size = 512")
-
-    def execute(self, query: str, *arguments) -> sqlite3.Cursor:
-        return super().execute(query.replace("synchronous = FULL", "synchronous = OFF"), *arguments)
-
-
 @pytest.fixture(params=["closed", "killed"])
 def damaged(request, path, tmp_path, monkeypatch):
-    """A journal with small pages, closed or with its last writes in the log, and its contents."""
-    connect_with(monkeypatch, WithSmallPages)
+    """A journal that was closed or killed, what it holds, and where its last writes begin."""
+    monkeypatch.setattr(os, "fdatasync", lambda fd: None)  # there are thousands of openings
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
     with opened(path) as journal:
-        journal.write({f"a/{n}": b"%d" % n * 40 for n in range(12)})
-        if request.param == "killed":
-            with monkeypatch.context() as patched:
-                patched.setattr(journal_module, "LOG_BYTES", 0)  # so that the log is emptied first
-                journal.write({"a/3": b"new", "b/1": b"last but one"})
-            journal.write({"b/2": b"last"})
-            path = copied(path, tmp_path / "killed")
+        journal.write({f"a/{n}": b"%d" % n * 20 for n in range(6)})
+        begins = [path.stat().st_size]
+        journal.write({"a/3": b"new", "b/1": b"last but one"}, drop=["a/5"])
+        begins.append(path.stat().st_size)
+        journal.write({"b/2": b"last"})
         held = dict(journal.items())
-    return path, held
+        if request.param == "killed":
+            path = copied(path, tmp_path / "killed")
+        else:
+            begins.append(path.stat().st_size)
+    return path, held, begins
 
 
-class Files:
-    """The files of a journal, to be damaged again and again."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.log = log_of(path).read_bytes() if log_of(path).exists() else b""
-        self.database = path.read_bytes()
-
-    def opened(self, database: bytes, log: bytes) -> tuple[dict[str, bytes], str] | None:
-        """What a journal of such files holds and says it dropped; None if it is refused."""
-        self.path.write_bytes(database)
-        log_of(self.path).unlink(missing_ok=True)
-        if log:
-            log_of(self.path).write_bytes(log)
-        try:
-            with opened(self.path) as journal:
-                held = dict(journal.items())
-                journal.write({"a/new": b"goes on"})
-                assert dict(journal.items()) == held | {"a/new": b"goes on"}
-                return held, journal.dropped
-        except JournalError as error:
-            assert "start the job again in another run folder" in str(error)
-            return None
+def holds(path: Path, data: bytes) -> tuple[dict[str, bytes], str] | None:
+    """What a journal of such a file holds and says it dropped; None if it is refused, and kept."""
+    path.write_bytes(data)
+    try:
+        with opened(path) as journal:
+            held = dict(journal.items())
+            journal.write({"a/new": b"goes on"})
+            assert dict(journal.items()) == held | {"a/new": b"goes on"}
+    except JournalError as error:
+        assert str(path) in str(error)
+        assert path.read_bytes() == data
+        return None
+    assert contents(path) == held | {"a/new": b"goes on"}
+    return held, journal.dropped
 
 
 def flipped(data: bytes, position: int) -> bytes:
@@ -334,58 +337,79 @@ def flipped(data: bytes, position: int) -> bytes:
     return data[:position] + bytes([data[position] ^ pattern]) + data[position + 1 :]
 
 
-def test_a_byte_flipped_anywhere_in_the_database_is_refused_or_does_not_matter(damaged):
-    path, held = damaged
-    files = Files(path)
-    refused = 0
-    for position in range(len(files.database)):
-        found = files.opened(flipped(files.database, position), files.log)
-        assert found in (None, (held, "")), position
-        refused += found is None
-    assert refused > 100
-
-
-@pytest.mark.parametrize("damaged", ["killed"], indirect=True)
-def test_a_byte_flipped_anywhere_in_the_log_is_refused_or_its_last_write_dropped_and_said(damaged):
-    path, held = damaged
-    files = Files(path)
-    before_the_last = {key: body for key, body in held.items() if key != "b/2"}
-    last_frame = len(files.log) - 536
-    for position in range(len(files.log)):
-        found = files.opened(files.database, flipped(files.log, position))
-        if position < last_frame:
-            assert found is None, position
-        else:
+def test_a_byte_flipped_anywhere_is_refused_or_in_the_last_write_which_is_dropped_and_said(damaged):
+    """The last write of a journal that was closed says nothing."""
+    path, held, begins = damaged
+    data, last = path.read_bytes(), begins[-1]
+    is_killed = len(begins) == 2
+    left = {key: body for key, body in held.items() if key != "b/2"} if is_killed else held
+    for position in range(len(data)):
+        found = holds(path, flipped(data, position))
+        if position >= last:
             assert found is not None, position
-            assert found[0] == before_the_last, position
-            assert "a write that a crash broke off" in found[1], position
+            assert found[0] == left, position
+            assert found[1].startswith(f"{len(data) - last} bytes at the end of {path}"), position
+        else:  # a first line that names another version is one
+            is_harmless = b'"version":"' in data[:position] and b'","owner"' in data[position:]
+            assert found is None or (is_harmless and found == (held, "")), position
 
 
-@pytest.mark.parametrize("damaged", ["killed"], indirect=True)
-def test_a_log_cut_anywhere_holds_the_whole_writes_before_and_says_what_was_dropped(damaged):
-    path, held = damaged
-    files = Files(path)
-    history, lengths_of_whole_writes = [], 0
-    for length in range(len(files.log) + 1):
-        found = files.opened(files.database, files.log[:length])
-        assert found is not None, length
-        if found[1] == "":
-            history.append(found[0])
-            lengths_of_whole_writes = length
+def test_a_byte_flipped_in_the_middle_is_refused_with_its_place(path):
+    with opened(path) as journal:
+        journal.write({"a/1": b"first"})
+        begin = path.stat().st_size
+        journal.write({"a/2": b"second"})
+        journal.write({"a/3": b"third"})
+    data = path.read_bytes()
+    path.write_bytes(flipped(data, begin + 20))
+    with pytest.raises(JournalError) as caught:
+        Journal.open(path, OWNER)
+    assert str(caught.value) == (
+        f"{path} is damaged at byte {begin:,} of {len(data):,}; put it back from a copy, or start"
+        " the job again in another run folder"
+    )
+
+
+def test_a_journal_cut_anywhere_holds_the_whole_writes_before_and_says_what_was_dropped(damaged):
+    path, held, _ = damaged
+    data = path.read_bytes()
+    first_line = data.index(b"\n") + 1
+    history: list[dict[str, bytes]] = []
+    whole = first_line
+    for length in range(len(data) + 1):
+        found = holds(path, data[:length])
+        if length < first_line:
+            assert found is None, length
+        elif found is not None and found[1] == "":
+            history += [found[0]] if found[0] not in history else []
+            whole = length
         else:
+            assert found is not None, length
             assert found[0] == history[-1], length
-            assert found[1].startswith(f"{length - lengths_of_whole_writes} bytes"), length
-    first = {key: body for key, body in held.items() if not key.startswith("b/")}
-    first["a/3"] = b"3" * 40
+            assert found[1].startswith(f"{length - whole} bytes"), length
+    first = {f"a/{n}": b"%d" % n * 20 for n in range(6)}
     last_but_one = {key: body for key, body in held.items() if key != "b/2"}
-    assert history == [first, first, last_but_one, held]  # nothing, a header, two writes
+    assert history == [{}, first, last_but_one, held]
+
+
+@pytest.mark.parametrize("tail", [bytes(5), bytes(5000), b"\xf5jrn" * 9, b"\xff" * 16])
+def test_what_a_crash_left_behind_the_last_write_is_dropped(path, tmp_path, tail):
+    """Not every file system writes what is new of a file in its order."""
+    with opened(path) as journal:
+        journal.write({"a/1": b"1"})
+        left = copied(path, tmp_path / "killed")
+    left.write_bytes(left.read_bytes() + tail)
+    with opened(left) as journal:
+        assert journal.dropped.startswith(f"{len(tail)} bytes at the end")
+        journal.write({"a/2": b"2"})
+    assert contents(left) == {"a/1": b"1", "a/2": b"2"}
 
 
 def test_a_torn_tail_is_said_once(path, tmp_path):
     with opened(path) as journal:
         journal.write({f"a/{n}": bytes(1000) for n in range(40)})
         torn = copied(path, tmp_path / "torn")
-    os.truncate(log_of(torn), log_of(torn).stat().st_size - 1)
+    os.truncate(torn, torn.stat().st_size - 1)
     with opened(torn) as journal:
         assert "a write that a crash broke off" in journal.dropped
         assert journal.items() == []
@@ -394,65 +418,79 @@ def test_a_torn_tail_is_said_once(path, tmp_path):
         assert journal.dropped == ""
 
 
-def test_a_database_cut_anywhere_is_refused(damaged):
-    path, held = damaged
-    files = Files(path)
-    for length in range(0, len(files.database), 7):
-        found = files.opened(files.database[:length], files.log)
-        assert found is None or (found == (held, "") and files.log), length
-
-
-def test_a_log_without_its_database_is_refused_and_kept(path, tmp_path):
+def test_a_frame_that_was_moved_is_damage(path):
+    """Even one that is whole: it says what was true elsewhere."""
     with opened(path) as journal:
+        begin = path.stat().st_size
         journal.write({"a/1": b"1"})
-        left = copied(path, tmp_path / "left")
-    left.unlink()
-    log = log_of(left).read_bytes()
-    for make in (lambda: None, left.touch):
-        make()
-        with pytest.raises(JournalError, match=r"is lost, though its log journal\.sqlite-wal"):
-            Journal.open(left, OWNER)
-        assert log_of(left).read_bytes() == log
-
-
-def test_a_record_that_vanished_without_a_trace_is_missed(path):
-    """As when the disk forgets a page and gives back what was there before."""
+        end = path.stat().st_size
+        journal.write({"a/1": b"2"})
+    data = path.read_bytes()
+    path.write_bytes(data[:end] + data[begin:end] + data[end:])
     with opened(path) as journal:
-        journal.write({"a/1": b"1", "a/2": b"2"})
-    connection = sqlite3.connect(path)
-    connection.execute("DELETE FROM record WHERE key = ?", (b"a/1",))
-    connection.commit()
-    connection.close()
-    with pytest.raises(JournalError, match="1 records do not add up to 2"):
-        Journal.open(path, OWNER)
+        assert journal.items() == [("a/1", b"1")]
+        assert journal.dropped
 
 
-def test_a_changed_record_is_named(path):
-    with opened(path) as journal:
-        journal.write({"a/1": b"1", "a/2": b"2"})
-    connection = sqlite3.connect(path)
-    connection.execute("UPDATE record SET body = ? WHERE key = ?", (b"!", b"a/2"))
-    connection.commit()
-    connection.close()
-    with pytest.raises(JournalError, match="a/2"):
-        Journal.open(path, OWNER)
-
-
-@pytest.mark.parametrize("content", [b"", b"some text\n" * 200])
+@pytest.mark.parametrize("content", [b"", b"some text\n" * 200, b"{}\n", b"\xff\n"])
 def test_a_file_that_is_no_journal_is_refused_and_kept(path, content):
     path.write_bytes(content)
-    with pytest.raises(JournalError, match="damaged"):
+    with pytest.raises(JournalError, match="is no journal, or its first line is damaged"):
         Journal.open(path, OWNER)
     assert path.read_bytes() == content
 
 
-def test_a_database_of_something_else_is_refused(path):
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA user_version = 2")
-    connection.execute("CREATE TABLE state (whatever)")
-    connection.close()
-    with pytest.raises(JournalError, match="its tables are not a journal's"):
+# ------------------------------------------------------------------------- versions and formats
+
+
+def written_by(path: Path, version: str, *records: tuple[str, int, bytes | None]) -> None:
+    """Make a journal of which another version wrote the last."""
+    with opened(path):
+        pass
+    data = path.read_bytes()
+    path.write_bytes(data + frame(Write(version, 2, (), records), len(data)))
+
+
+def test_every_record_names_the_version_that_wrote_it(path, monkeypatch):
+    written_by(path, "9.1.0", ("a/1", 1, b"1"))
+    monkeypatch.setattr(journal_module, "LEAST_WASTE", -10_000)  # it is written anew
+    with opened(path) as journal:
+        journal.write({"a/2": b"2"})
+    with opened(path) as journal:
+        versions = [journal.version_of(key) for key, _ in journal.items()]
+    assert versions == ["9.1.0", __version__]
+
+
+def test_a_record_of_an_earlier_format_is_brought_up_by_every_step(path, monkeypatch):
+    written_by(path, "0.1.0", ("a/1", 1, b'{"x":1}'), ("a/2", 2, b'{"y":5}'), ("ab/1", 1, b"{}"))
+    steps = (lambda data: {"y": data["x"]}, lambda data: {"z": data["y"] + 1})
+    monkeypatch.setitem(record_formats.STEPS, "a", steps)
+    expected = {"a/1": b'{"z":2}', "a/2": b'{"z":6}', "ab/1": b"{}"}
+    for _ in range(2):
+        assert contents(path) == expected
+    with opened(path) as journal:
+        assert journal.version_of("a/1") == __version__
+        image = journal.image()
+    assert {record.body for record in Content.of(path, image).records.values()} == {
+        *expected.values()
+    }
+
+
+def test_a_record_of_a_newer_format_names_the_version_and_changes_nothing(path):
+    written_by(path, "9.1.0", ("a/1", 2, b"{}"))
+    before = path.read_bytes()
+    with pytest.raises(JournalError) as caught:
+        Journal.open(path, OWNER)
+    assert f"was written by Spotlight 9.1.0, and this is {__version__}: the record a/1 has" in str(
+        caught.value
+    )
+    assert path.read_bytes() == before
+
+
+def test_a_record_of_an_earlier_format_that_is_damaged_is_named(path, monkeypatch):
+    written_by(path, "0.1.0", ("a/1", 1, b"{"))
+    monkeypatch.setitem(record_formats.STEPS, "a", (lambda data: data,))
+    with pytest.raises(JournalError, match=r"is damaged \(the record a/1: "):
         Journal.open(path, OWNER)
 
 
@@ -472,24 +510,14 @@ def test_an_image_is_the_journal_as_it_was_and_the_journal_goes_on(path, tmp_pat
     assert contents(path)["progress/1"] == b"further"
 
 
-def test_a_packed_image_lacks_what_is_left_out_and_its_room(path, tmp_path):
+def test_an_image_lacks_what_is_left_out_and_its_room(path, tmp_path):
     with opened(path) as journal:
         journal.write({f"request/{number}": bytes(1000) for number in range(200)})
         journal.write({"progress/1": b"far"})
-        image = journal.image()
-    small = packed(image, OWNER, ("request/", "published/"))
+        image, small = journal.image(), journal.image(("request/", "published/"))
     assert len(small) < len(image) / 10
     (tmp_path / "copy").write_bytes(small)
     assert contents(tmp_path / "copy") == {"progress/1": b"far"}
-
-
-def test_an_image_that_is_damaged_is_not_packed(path):
-    with opened(path) as journal:
-        image = journal.image()
-    with pytest.raises(JournalError):
-        packed(image[: len(image) // 2], OWNER, ())
-    with pytest.raises(JournalError, match="belongs to the job"):
-        packed(image, "another", ())
 
 
 def test_a_closed_journal_has_no_image(path):
@@ -503,22 +531,14 @@ def test_a_closed_journal_has_no_image(path):
 
 
 def test_a_journal_that_is_lost_is_not_begun_anew(path):
-    with pytest.raises(JournalError, match=r"journal\.sqlite is lost; put it back from a copy"):
+    with pytest.raises(JournalError, match=r"journal\.records is lost; put it back from a copy"):
         Journal.open(path, OWNER, least_term=1)
     assert not path.exists()
 
 
-def test_a_journal_without_its_log_is_refused_as_often_as_it_is_opened(path, tmp_path):
-    with opened(path) as journal:
-        journal.write({"a": b"1"})
-        left = copied(path, tmp_path / "killed")
-    log_of(left).unlink()
+def test_an_older_journal_is_refused_as_often_as_it_is_opened(path):
+    with opened(path):
+        pass
     for _ in range(3):
-        with pytest.raises(JournalError, match=r"or its log journal\.sqlite-wal is lost"):
-            Journal.open(left, OWNER, least_term=1)
-
-
-def test_a_journal_that_was_opened_as_often_as_others_know_is_opened(path):
-    for _ in range(3):
-        Journal.open(path, OWNER).close()
-    Journal.open(path, OWNER, least_term=3).close()
+        with pytest.raises(JournalError, match=r"it was opened 1 times, and they say 2"):
+            Journal.open(path, OWNER, least_term=2)

@@ -15,10 +15,12 @@ from random import Random
 import pytest
 from journal_kit import OWNER, contents, opened
 
+from spotlight.store.journal import NAME
+
 
 @pytest.fixture
 def path(tmp_path) -> Path:
-    return tmp_path / "journal.sqlite"
+    return tmp_path / NAME
 
 
 WRITER = """
@@ -99,10 +101,10 @@ def test_kills_during_opening_three_times_in_a_row_lose_nothing(path):
 
 
 def test_kills_at_any_moment_lose_nothing_that_was_acknowledged(path):
-    """Often enough, with a log short enough, to fall into the emptying of the log as well."""
+    """Often enough, with a file short enough, to fall into its being written anew as well."""
     chance, acked, terms = Random(1), 0, []
     for _ in range(12):
-        command = "journal_module.LOG_BYTES = 60_000\nwrite_on(Journal.open(path, owner))"
+        command = "journal_module.LEAST_WASTE = 20_000\nwrite_on(Journal.open(path, owner))"
         child = subprocess.Popen(
             [sys.executable, "-c", WRITER + command, str(path), OWNER], stdout=subprocess.PIPE
         )
@@ -174,7 +176,7 @@ def is_refused(journal, number):
 
 @pytest.mark.parametrize("end", ["journal.close()", "os._exit(0)"])
 def test_a_failed_fsync_loses_the_write_for_good_and_ends_all_writing(path, bad_sync, end):
-    """The transaction stands in the log already, so it must be cut off."""
+    """The write stands in the file already, so it must be cut off."""
     script = f"""
 journal = Journal.open(path, owner)
 write_on(journal, 2)
@@ -186,22 +188,22 @@ is_refused(journal, 3)
 """
     ended = run_child(path, TRY + script, **bad_sync)
     assert (ended.returncode, acknowledged(ended.stdout)) == (0, 2), ended.stderr
-    assert ended.stderr.count("refused:") == ended.stderr.count("disk I/O error") == 2
+    assert ended.stderr.count("refused:") == ended.stderr.count("Input/output error") == 2
     assert contents(path) == after(2)
 
 
-def test_a_failed_fsync_while_the_log_is_emptied_loses_nothing(path, bad_sync):
+def test_a_failed_fsync_while_the_file_is_written_anew_loses_nothing(path, bad_sync):
     script = """
-journal_module.LOG_BYTES = 1000
 journal = Journal.open(path, owner)
 write_on(journal, 2)
+journal_module.LEAST_WASTE = -10**6
 Path(os.environ["BAD_SYNC"]).touch()
 is_refused(journal, 3)
 os._exit(0)
 """
     ended = run_child(path, TRY + script, **bad_sync)
     assert (ended.returncode, acknowledged(ended.stdout)) == (0, 2), ended.stderr
-    assert "disk I/O error" in ended.stderr
+    assert "Input/output error" in ended.stderr
     assert contents(path) == after(2)
 
 
@@ -209,7 +211,7 @@ FILL = """
 import resource
 journal = Journal.open(path, owner)
 write_on(journal, 2)
-most = os.stat(str(path) + "-wal").st_size + int(os.environ["BYTES_LEFT"])
+most = os.stat(path).st_size + int(os.environ["BYTES_LEFT"])
 resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
 number = 3
 while not is_refused(journal, number):
@@ -249,6 +251,6 @@ for file in path.parent.iterdir():
 """
     ended = run_child(disk / path.name, TRY + script, (*alone, f'{mount} && exec "$@"', "sh"))
     assert ended.returncode == 0, ended.stderr
-    assert "database or disk is full; free some space" in ended.stderr
+    assert "No space left on device; free some space" in ended.stderr
     assert acknowledged(ended.stdout) > 2
     assert contents(path) == after(acknowledged(ended.stdout))

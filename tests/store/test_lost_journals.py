@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
 import pytest
-from journal_kit import log_of
 from run_folder_kit import iteration, job, lines
 
 from spotlight.errors import RunFolderError
 from spotlight.record.run_events import RunStarted, encode_event
+from spotlight.store.journal import NAME
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
 
-_JOURNAL = "journal.sqlite"
 _REFUSED = r"put it back from a copy.*start the job again in another run folder"
 
 
@@ -44,52 +44,28 @@ def refused(path: Path, words: str = _REFUSED) -> None:
 def test_a_run_whose_journal_is_gone_is_refused(folder, tmp_path, iterations):
     worked(folder, iterations)
     left = killed(folder, tmp_path / "left")
-    (left / _JOURNAL).unlink()
-    log_of(left / _JOURNAL).unlink()
+    (left / NAME).unlink()
     refused(left)
-    assert not (left / _JOURNAL).exists()
-
-
-@pytest.mark.parametrize("iterations", [0, 1, 10])
-def test_a_run_whose_log_is_gone_is_refused(folder, tmp_path, iterations):
-    worked(folder, iterations)
-    left = killed(folder, tmp_path / "left")
-    log_of(left / _JOURNAL).unlink()
-    refused(left)
-
-
-def test_a_run_whose_later_log_is_gone_is_refused(path, folder, tmp_path):
-    worked(folder, 2)
-    folder.close()
-    again, _ = RunFolder.reopen(path, None)
-    worked(again, 2)
-    left = killed(again, tmp_path / "left")
-    again.close()
-    log_of(left / _JOURNAL).unlink()
-    refused(left, r"was opened 1 times, and they say 2")
+    assert not (left / NAME).exists()
 
 
 def test_an_older_journal_in_the_place_of_a_lost_one_is_refused(path, folder, tmp_path):
     worked(folder, 2)
     folder.close()
-    shutil.copy(path / _JOURNAL, tmp_path / "older")
+    shutil.copy(path / NAME, tmp_path / "older")
     again, _ = RunFolder.reopen(path, None)
     worked(again, 5)
     again.close()
-    shutil.copy(tmp_path / "older", path / _JOURNAL)
+    shutil.copy(tmp_path / "older", path / NAME)
     refused(path)
 
 
-def test_a_log_that_was_emptied_before_it_was_lost_is_missed_by_the_metrics(
-    path, folder, tmp_path, monkeypatch
-):
+def test_a_journal_that_lost_what_was_written_last_is_missed_by_the_metrics(path, folder, tmp_path):
     worked(folder, 1)
-    monkeypatch.setattr("spotlight.store.journal.LOG_BYTES", 0)
-    folder.journal.write({"moved": b"into the database"})
-    monkeypatch.undo()
+    size = (path / NAME).stat().st_size
     worked(folder, 5)
     left = killed(folder, tmp_path / "left")
-    log_of(left / _JOURNAL).unlink()
+    os.truncate(left / NAME, size)
     refused(left, rf"knows 1 iterations, and metrics\.jsonl has 5.*{_REFUSED}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 
 import msgspec
@@ -9,9 +10,11 @@ import pytest
 from mirror_kit import memory_store, mirror, run_folder, upload
 
 from spotlight.errors import MirrorError, RunFolderError
-from spotlight.store.mirror import MANIFEST, MirroredFile, read_manifest
+from spotlight.store.mirror import MANIFEST, Manifest, MirroredFile, read_manifest
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.restore import restore
+
+EARLIER = Path(__file__).parents[1] / "data" / "runs"
 
 
 @pytest.fixture
@@ -63,7 +66,7 @@ def test_a_folder_with_anything_in_it_is_left_alone(store: ObjectStore, tmp_path
         restore(store, tmp_path / "file")
 
 
-@pytest.mark.parametrize("path", [CHECKPOINT, "journal.sqlite", "events.jsonl"])
+@pytest.mark.parametrize("path", [CHECKPOINT, "journal.records", "events.jsonl"])
 @pytest.mark.parametrize("damage", ["half", "flipped", "missing"])
 def test_a_damaged_file_is_refused_by_name_and_leaves_no_folder(
     store: ObjectStore, tmp_path: Path, path: str, damage: str
@@ -123,8 +126,8 @@ def test_a_manifest_that_contradicts_itself_is_refused(
 
 
 def test_a_manifest_without_a_journal_is_refused(store: ObjectStore, tmp_path: Path) -> None:
-    change(store, "journal.sqlite", path="step-times.json")
-    with pytest.raises(MirrorError, match=r"does not name journal\.sqlite"):
+    change(store, "journal.records", path="step-times.json")
+    with pytest.raises(MirrorError, match=r"does not name journal\.records"):
         restore(store, tmp_path / "back")
 
 
@@ -153,3 +156,18 @@ def test_a_copy_that_is_replaced_while_it_is_read_is_read_again(
     changing = Replaced(store._files, store._root, store.url)
     assert restore(changing, tmp_path / "back").completed == 2
     assert b"later" in (tmp_path / "back" / "events.jsonl").read_bytes()
+
+
+def test_a_copy_of_0_1_0_is_restored_with_its_journal(tmp_path: Path) -> None:
+    store, run = memory_store(), EARLIER / "0.1.0"
+    paths = ("config.yaml", "events.jsonl", "metrics.jsonl", "journal.sqlite")
+    files = tuple(
+        MirroredFile(path, len(data), sha256(data).hexdigest())
+        for path in paths
+        for data in [(run / path).read_bytes()]
+    )
+    for file in files:
+        store.write(f"files/{file.sha256}", (run / file.path).read_bytes())
+    store.write(MANIFEST, msgspec.json.encode(Manifest(1, "run", "writer", 1, files)))
+    restore(store, tmp_path / "restored")
+    assert (tmp_path / "restored" / "journal.sqlite").exists()

@@ -13,6 +13,7 @@ from run_folder_kit import iteration, job, lines, reopened
 
 from spotlight import failpoints
 from spotlight.errors import RunFolderError
+from spotlight.store.journal import NAME
 from spotlight.store.run_folder import RunFolder, next_run_folder, read_config
 
 # --- a new folder ---
@@ -58,7 +59,7 @@ def test_the_journal_comes_back_as_it_was_written(path, folder):
     folder.journal.write({"progress/1": b"one"})
     folder.close()
     again, _ = RunFolder.reopen(path, None)
-    assert again.journal.items() == [("progress/1", b"one")]
+    assert again.journal.items("progress/") == [("progress/1", b"one")]
     assert again.journal.term == 2
     again.close()
 
@@ -67,8 +68,8 @@ def test_the_journal_of_another_job_is_refused(path, folder, tmp_path):
     folder.close()
     other = RunFolder.create(tmp_path / "other", job(seed=1))
     other.close()
-    (path / "journal.sqlite").write_bytes((tmp_path / "other" / "journal.sqlite").read_bytes())
-    with pytest.raises(RunFolderError, match="belongs to the job"):
+    (path / NAME).write_bytes((tmp_path / "other" / NAME).read_bytes())
+    with pytest.raises(RunFolderError, match="belongs to the run"):
         RunFolder.reopen(path, None)
 
 
@@ -97,7 +98,7 @@ def test_a_damaged_config_is_named(path, folder, damage):
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 @pytest.mark.parametrize(
-    "name", [".lock", "events.jsonl", "journal.sqlite", "metrics.jsonl", "step-times.json"]
+    "name", [".lock", "events.jsonl", NAME, "journal.sqlite", "metrics.jsonl", "step-times.json"]
 )
 def test_what_is_appended_to_is_a_file_of_the_folder(path, folder, tmp_path, name, kind):
     folder.close()
@@ -118,11 +119,11 @@ def test_a_lock_that_is_a_named_pipe_is_not_waited_for(tmp_path):
 
 def test_a_damaged_journal_is_named_and_leaves_the_folder_free(path, folder):
     folder.close()
-    good = (path / "journal.sqlite").read_bytes()
-    (path / "journal.sqlite").write_bytes(b"nonsense" * 99)
-    with pytest.raises(RunFolderError, match=r"journal\.sqlite"):
+    good = (path / NAME).read_bytes()
+    (path / NAME).write_bytes(b"nonsense" * 99)
+    with pytest.raises(RunFolderError, match=NAME):
         RunFolder.reopen(path, None)
-    (path / "journal.sqlite").write_bytes(good)
+    (path / NAME).write_bytes(good)
     assert reopened(path)[0] == job()
 
 
@@ -139,6 +140,7 @@ def test_a_second_opening_is_refused_while_the_first_is_open(path, folder):
 
 HOLD = """
 import pathlib, sys
+from spotlight.store.journal import NAME
 from spotlight.store.run_folder import RunFolder
 folder, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
 print("open", flush=True)

@@ -14,7 +14,7 @@ from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers import building
 from spotlight.trackers.building import check_trackers, named_trackers
 from spotlight.trackers.tracked_run import TrackedRun
-from tests.studies.small_run import small_job
+from tests.small_run import small_job
 
 HERE = __name__
 

@@ -12,7 +12,7 @@ import yaml
 import spotlight
 from spotlight.record.run_events import NodeLost, RunStarted
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
-from tests.studies.small_run import small_job
+from tests.small_run import small_job
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "trackers.md").read_text(encoding="utf-8")

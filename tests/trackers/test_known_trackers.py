@@ -19,7 +19,7 @@ from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers import Callback
 from spotlight.trackers.building import named_trackers
 from spotlight.trackers.tracked_run import TrackedRun
-from tests.studies.small_run import small_job
+from tests.small_run import small_job
 
 REWARDS = (0.25, 0.5, 0.75)
 SCORES = {0: 0.125, 3: 0.875}

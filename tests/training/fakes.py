@@ -1,6 +1,7 @@
 """A tiny differentiable DiffusionModel, and batches for it."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,8 +19,13 @@ SAMPLER = SamplerSpec(height=8, width=8, steps=6, micro_batch=4)
 NOISY = msgspec.structs.replace(
     SAMPLER, kind="flow_sde", window=WindowSpec(length=2, earliest=0, latest=3)
 )
-NFT = TrainingSpec(micro_batch=8, nft_times=2, learning_rate=1e-2, advantage_clip=5.0)
-GRPO = msgspec.structs.replace(NFT, loss="flow_grpo", micro_batch=4)
+NFT = TrainingSpec(micro_batch=8, options={"times": 2}, learning_rate=1e-2, advantage_clip=5.0)
+GRPO = msgspec.structs.replace(NFT, loss="flow_grpo", options={}, micro_batch=4)
+
+
+def with_options(training: TrainingSpec, **options: Any) -> TrainingSpec:
+    """The same with some options of its loss set otherwise."""
+    return msgspec.structs.replace(training, options={**training.options, **options})
 
 
 class FakeTransformer(nn.Module):

@@ -12,7 +12,7 @@ SAMPLER = SamplerSpec(height=16, width=16, steps=5, micro_batch=4)
 NOISY = msgspec.structs.replace(
     SAMPLER, kind="flow_sde", window=WindowSpec(length=2, earliest=0, latest=3)
 )
-TRAINING = TrainingSpec(micro_batch=8, nft_times=2)
+TRAINING = TrainingSpec(micro_batch=8, options={"times": 2})
 
 
 def batch_of(model, sampler, start=0):
@@ -37,7 +37,9 @@ def batch_of(model, sampler, start=0):
 def test_replay_in_larger_batches_has_ratio_exactly_1(kind, start, guidance, lora):
     model = tiny_model(lora=lora)
     sampler = msgspec.structs.replace(NOISY, kind=kind, guidance=guidance)
-    training = msgspec.structs.replace(TRAINING, loss="flow_grpo", updates_per_iteration=1)
+    training = msgspec.structs.replace(
+        TRAINING, loss="flow_grpo", options={}, updates_per_iteration=1
+    )
     trainer = Trainer(model, training, sampler, seed=0)
     report = trainer.train(0, batch_of(model, sampler, start))
     assert report["first_ratio_deviation"] == 0
@@ -47,7 +49,7 @@ def test_replay_in_larger_batches_has_ratio_exactly_1(kind, start, guidance, lor
 def test_lora_trains_only_the_adapters(loss):
     model = tiny_model(lora=True)
     sampler = NOISY if loss == "flow_grpo" else SAMPLER
-    training = msgspec.structs.replace(TRAINING, loss=loss)
+    training = msgspec.structs.replace(TRAINING, loss=loss, options={})
     before = {name: p.detach().clone() for name, p in model.transformer.named_parameters()}
     trainer = Trainer(model, training, sampler, seed=0)
     trainer.train(0, batch_of(model, sampler))

@@ -13,13 +13,13 @@ from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import init_group, listen
 from tests.warm_processes import warm_processes
 
-from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
+from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits, with_options
 
 TIMEOUT_S = 30.0
 RULES = {
     "nft": (msgspec.structs.replace(NFT, rollout_decay=0.5, kl=0.1), SAMPLER),
-    "nft-noisiest": (msgspec.structs.replace(NFT, nft_times=5, nft_noisiest=0.5), SAMPLER),
-    "nft-shared": (msgspec.structs.replace(NFT, nft_shared_noise=True), SAMPLER),
+    "nft-noisiest": (with_options(NFT, times=5, noisiest=0.5), SAMPLER),
+    "nft-shared": (with_options(NFT, shared_noise=True), SAMPLER),
     "grpo": (GRPO, NOISY),
     "grpo-reuse": (GRPO, NOISY),  # the second iteration's samples are of the initial weights
 }

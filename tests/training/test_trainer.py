@@ -7,9 +7,9 @@ from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.losses import Velocities
 from spotlight.training.trainer import Trainer, TrainingDiverged
 
-from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
+from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits, with_options
 
-GUARD = msgspec.structs.replace(GRPO, loss="grpo_guard", clip_range=0.1)
+GUARD = msgspec.structs.replace(GRPO, loss="grpo_guard", options={"clip_range": 0.1})
 
 RULES = [
     pytest.param(NFT, SAMPLER, id="nft"),
@@ -28,9 +28,11 @@ RULES = [
         SAMPLER,
         id="nft-old-policy-that-grows",
     ),
-    pytest.param(msgspec.structs.replace(NFT, nft_noisiest=0.5), SAMPLER, id="nft-noisiest"),
-    pytest.param(msgspec.structs.replace(NFT, nft_shared_noise=True), SAMPLER, id="nft-shared"),
-    pytest.param(msgspec.structs.replace(NFT, loss="awm", kl=0.1), SAMPLER, id="awm"),
+    pytest.param(with_options(NFT, noisiest=0.5), SAMPLER, id="nft-noisiest"),
+    pytest.param(with_options(NFT, shared_noise=True), SAMPLER, id="nft-shared"),
+    pytest.param(
+        msgspec.structs.replace(NFT, loss="awm", options={"times": 2}, kl=0.1), SAMPLER, id="awm"
+    ),
     pytest.param(GUARD, NOISY, id="grpo-guard"),
 ]
 
@@ -212,7 +214,9 @@ def test_one_update_is_adamw_on_the_clipped_mean_gradient():
 
 
 def test_an_update_on_the_noisiest_times_is_plain_torch_on_their_rows():
-    training = msgspec.structs.replace(NFT, nft_times=4, updates_per_iteration=1, gradient_clip=1e6)
+    training = msgspec.structs.replace(
+        NFT, options={"times": 4}, updates_per_iteration=1, gradient_clip=1e6
+    )
     model, batch = FakeModel(), make_batch(FakeModel())
     (hand,) = deal(8, 1, key(0, 3))
     terms = build(training)._terms(3, 0, batch, hand)
@@ -232,7 +236,7 @@ def test_an_update_on_the_noisiest_times_is_plain_torch_on_their_rows():
     parameters = list(model.transformer.parameters())
     torch.optim.AdamW(parameters, lr=1e-2, weight_decay=1e-4).step()
 
-    trainer = build(msgspec.structs.replace(training, nft_noisiest=0.5))
+    trainer = build(with_options(training, noisiest=0.5))
     report = trainer.train(3, batch)
     assert report["loss"] == pytest.approx(loss.item(), rel=1e-5)
     plain = torch.cat([parameter.detach().flatten() for parameter in parameters])
@@ -282,9 +286,7 @@ def test_nft_makes_no_needless_forward_passes(decay):
 
 def test_half_of_the_flow_times_take_half_of_the_rows():
     model = FakeModel()
-    build(msgspec.structs.replace(NFT, nft_noisiest=0.5), model=model).train(
-        0, make_batch(FakeModel())
-    )
+    build(with_options(NFT, noisiest=0.5), model=model).train(0, make_batch(FakeModel()))
     assert model.batch_sizes == [4] * 3
 
 
@@ -293,7 +295,9 @@ def test_equal_samples_of_a_prompt_that_share_noise_cancel_out(shared):
     """Of opposite advantages, so that without noise they say nothing."""
     latents = make_batch(FakeModel()).latents[:1].expand(3, -1, -1)
     batch = TrainingBatch(["a", "b", "a"], latents, torch.tensor([1.0, 0.0, -1.0]))
-    training = msgspec.structs.replace(NFT, updates_per_iteration=1, nft_shared_noise=shared)
+    training = msgspec.structs.replace(
+        NFT, updates_per_iteration=1, options={"times": 2, "shared_noise": shared}
+    )
     norm = build(training).train(0, batch)["grad_norm"]
     assert (norm < 1e-6) == shared
 
@@ -322,7 +326,7 @@ def test_fewer_samples_than_updates_make_fewer_updates():
 def test_training_raises_the_reward_of_a_toy_problem():
     """Samples nearer to a target get better advantages; training moves samples there."""
     model = FakeModel()
-    trainer = build(msgspec.structs.replace(NFT, nft_times=4), model=model)
+    trainer = build(with_options(NFT, times=4), model=model)
     distances = []
     for iteration in range(15):
         batch = make_batch(model, count=16)

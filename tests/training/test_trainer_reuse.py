@@ -9,7 +9,7 @@ from spotlight.training.trainer import Trainer, TrainingDiverged
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits
 
-GUARD = msgspec.structs.replace(GRPO, loss="grpo_guard", clip_range=0.1)
+GUARD = msgspec.structs.replace(GRPO, loss="grpo_guard", options={"clip_range": 0.1})
 
 
 def build(training, sampler=NOISY, *, reuse=True):

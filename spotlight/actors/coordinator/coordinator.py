@@ -26,22 +26,16 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from spotlight.actors.coordinator.job.job_runner import JobRunner
+from spotlight.actors.coordinator.fleet import Fleet
+from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
-from spotlight.actors.coordinator.node_plans import NodePlans
-from spotlight.actors.coordinator.runner_starts import (
-    RunnerStart,
-    RunnerSurroundings,
-    make_job_runner,
-    make_session_runner,
-)
 from spotlight.actors.coordinator.session.session_folder import (
     SavedSession,
     SessionFolder,
     is_session,
 )
-from spotlight.actors.coordinator.session.session_runner import SessionRunner
+from spotlight.actors.coordinator.session.session_runner import SessionRunner, SessionSetup
 from spotlight.actors.coordinator.submissions import (
     SessionFiles,
     Submission,
@@ -50,6 +44,7 @@ from spotlight.actors.coordinator.submissions import (
     read_submission,
 )
 from spotlight.actors.coordinator.tenant.job_journal import identify, require_same_prompts
+from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.protocol import (
     Acknowledged,
     BeginSession,
@@ -84,8 +79,7 @@ from spotlight.transport.tensors import ArtifactStore
 log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
-_Runner = JobRunner | SessionRunner
-RunnerT = TypeVar("RunnerT", JobRunner, SessionRunner)
+TenantT = TypeVar("TenantT", bound=Tenant)
 
 MAILBOX = 8192
 """Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
@@ -122,22 +116,18 @@ class Coordinator(Actor):
         self._timings = timings
         self._open_store = open_store
         self._keys = keys
-        self._nodes: dict[str, NodeReport] = {}
-        """By name: the latest report of each; those that left after a notice, too, for it may yet
-        be withdrawn."""
-        self._plans = NodePlans(self)
-        self._runner: _Runner | None = None
-        self._store: ArtifactStore | None = None
-        """Of the latest runner."""
-        self._owner = OPERATOR
-        """Of the latest job or session."""
-        self._status = JobStatus()
+        self._fleet: Fleet
+        self._tenants: dict[str, Tenant] = {}
+        """By id: the jobs and sessions that run. So far there is one at a time."""
+        self._last = JobStatus()
+        """How the latest ended that runs no more."""
         self._refusals_log = LogLimiter()
         self._starting = False
         """A submission is being read."""
 
     async def started(self) -> None:
         """Go on with the job in the middle of which an earlier coordinator was killed."""
+        self._fleet = Fleet(self, self, self._timings.rejoin)
         if (path := self._runs.running) is not None:
             await self._go_on(path)
 
@@ -155,7 +145,7 @@ class Coordinator(Actor):
             await self._begin(folder, submission, user=OPERATOR, came_back=True)
         except UserError as error:
             log.error("cannot_go_on", run_folder=str(path), reason=str(error))
-            self._status = JobStatus(outcome="failed", reason=str(error), run_folder=str(path))
+            self._last = JobStatus(outcome="failed", reason=str(error), run_folder=str(path))
 
     # --- who may say what ---
 
@@ -176,71 +166,56 @@ class Coordinator(Actor):
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
         if problem:
             return NodeRefused(problem)
-        known = self._nodes.get(message.node)
-        if known is not None and known.scheduler != message.scheduler:
-            return NodeRefused(
-                f"a node `{message.node}` is already there, at {known.scheduler.address}; give this"
-                " one another --name, or stop the other"
-            )
-        if known is None:
-            self.watch(message.scheduler)
-        elif message.number < known.number:
-            return self._plans.answer(known)
-        self._nodes[message.node] = message
-        if not message.left:
-            if known is None or known.left:
-                log.info("node_joined", node=message.node, pool=message.pool)
-            if self._runner is not None:
-                self.tell(self._runner.ref, message)
-        elif known is None or not known.left:
-            log.info("node_left", node=message.node)
-            self._lose_node(message.node, "left after a notice", announced=True)
-        return self._plans.answer(message)
+        return self._fleet.reported(message)
 
     @handles(PreemptNode)
     async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
         """A user gives a node notice, or withdraws it, from one that has left too."""
-        node = self._nodes.get(message.node)
-        is_there = node is not None and (message.cancel or not node.left)
-        if not is_there or not self._plans.give_notice(
-            message.node, message.notice_s, cancel=message.cancel
-        ):
-            return NodeUnknown(tuple(sorted(node.node for node in self._present())))
+        if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
+            return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
         return Acknowledged()
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
         """A node is gone, or the job runner crashed."""
-        if self._runner is not None and message.ref == self._runner.ref:
-            self._runner = None
-            self._plans.end_job()
-            self._runs.end()
-            log.error("job_runner_ended", job=self._status.job, reason=message.reason)
-            reason = f"the job runner {message.reason}; see the coordinator's log"
-            self._status = msgspec.structs.replace(self._status, outcome="failed", reason=reason)
-            return
-        self._plans.forget(message.ref)
-        for name in [n for n, node in self._nodes.items() if node.scheduler == message.ref]:
-            node = self._nodes.pop(name)
-            self._keys.gone(node.scheduler.address)
-            (log.info if node.left else log.warning)("node_lost", node=name, reason=message.reason)
-            if not node.left:
-                announced = node.notice is not None
-                self._lose_node(name, message.reason, announced=announced)
+        for tenant in self._tenants.values():
+            if message.ref == tenant.ref:
+                return self._lose_tenant(tenant, message.reason)
+        self._fleet.out_of_reach(message.ref, message.reason, self._keys)
+
+    def node_reported(self, report: NodeReport) -> None:
+        """Whoever runs hears of it."""
+        for tenant in self._tenants.values():
+            self.tell(tenant.ref, report)
+
+    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+        """Whoever runs hears of it."""
+        for tenant in self._tenants.values():
+            tenant.lose_node(name, reason, announced=announced)
+
+    def _lose_tenant(self, tenant: Tenant, reason: str) -> None:
+        """Its actor crashed: its folder stays resumable."""
+        del self._tenants[tenant.service.id]
+        tenant.nodes.forget()
+        self._runs.end()
+        log.error("job_runner_ended", job=tenant.service.title, reason=reason)
+        why = f"the job runner {reason}; see the coordinator's log"
+        self._last = msgspec.structs.replace(tenant.status, outcome="failed", reason=why)
 
     def take_back_rights(self, name: str) -> None:
         """A node was shown out: it leaves nothing more in the store, and fetches nothing."""
-        if self._runner is not None and self._store is not None:
-            self._store.revoke(name)
+        for tenant in self._tenants.values():
+            tenant.store.revoke(name)
 
     @handles(SubmitJob)
     async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
         """Start the job, or say why not. Others are served while its files are read."""
         if not (user := self._keys.user(self.sender_address)):
             return JobRefused("whoever has this key submits no jobs, or was shown out")
-        if self._runner is not None:
+        if (tenant := self._running()) is not None:
             return JobRefused(
-                f"job `{self._status.job}` is running; wait for it, or `spotlight cancel` it first"
+                f"job `{tenant.service.title}` is running; wait for it, or `spotlight cancel` it"
+                " first"
             )
         if self._starting:
             return JobRefused("another job is about to start; try again in a moment")
@@ -277,18 +252,18 @@ class Coordinator(Actor):
         self, message: BeginSession
     ) -> SessionBegan | SessionRefused | asyncio.Task[Any]:
         """Serve another program's loop, or go on to serve it, or say why not."""
-        runner, user = self._runner, self._keys.user(self.sender_address)
+        running, user = self._running(), self._keys.user(self.sender_address)
         if not user:
             return SessionRefused("whoever has this key begins no sessions, or was shown out")
-        if isinstance(runner, SessionRunner) and runner.session == message.session:
-            if user not in (OPERATOR, self._owner):
+        if isinstance(running, SessionRunner) and running.session == message.session:
+            if user not in (OPERATOR, running.service.owner):
                 return SessionRefused("the session is somebody else's")
-            return runner.began
-        if runner is not None or self._starting:
-            busy = self._status.job or "a job"
+            return running.began
+        if running is not None or self._starting:
+            busy = running.service.title if running is not None else "a job"
             return SessionRefused(f"`{busy}` is running; `spotlight cancel` it first")
         if message.goes_on:
-            return SessionRefused(f"the session has ended: {self._status.reason or 'it is over'}")
+            return SessionRefused(f"the session has ended: {self._last.reason or 'it is over'}")
         self._starting = True
         return self.run_task(self._start_session(message, user))
 
@@ -314,51 +289,64 @@ class Coordinator(Actor):
     @handles(CancelJob)
     async def on_cancel(self, message: CancelJob) -> JobStatus | CancelRefused:
         """Pass it on; the answer is the status before."""
-        if self._runner is not None:
-            if self._keys.user(self.sender_address) not in (OPERATOR, self._owner):
-                return CancelRefused(
-                    f"`{self._status.job}` is somebody else's; whoever submitted it, or an"
-                    " operator, can cancel it"
-                )
-            self.tell(self._runner.ref, message)
-        return self._status
+        tenant = self._running()
+        if tenant is None:
+            return self._last
+        if self._keys.user(self.sender_address) not in (OPERATOR, tenant.service.owner):
+            return CancelRefused(
+                f"`{tenant.service.title}` is somebody else's; whoever submitted it, or an"
+                " operator, can cancel it"
+            )
+        self.tell(tenant.ref, message)
+        return tenant.status
 
     @handles(GetStatus)
     async def on_status(self, message: GetStatus) -> JobStatus:
         """The last known progress; between jobs, with the workers that are there now."""
-        if self._runner is not None:
-            return self._status
-        return msgspec.structs.replace(self._status, workers=self._idle_workers())
+        if (tenant := self._running()) is not None:
+            return tenant.status
+        return msgspec.structs.replace(self._last, workers=self._idle_workers())
 
-    # --- what the job runner calls ---
+    def _running(self) -> Tenant | None:
+        return next(iter(self._tenants.values()), None)
 
-    def _note_status(self, runner: _Runner, status: JobStatus) -> None:
-        if runner is self._runner:
-            self._status = status
+    # --- what its tenants call ---
 
-    async def _end_job(self, runner: _Runner, status: JobStatus) -> None:
+    def tenant_ended(self, tenant: Tenant) -> None:
+        """In its next turn: a tenant has its last status, and is to be stopped."""
+        self.call_in_turn(partial(self._end, tenant))
+
+    def run_again(self, tenant: Tenant) -> None:
+        """In its next turn: go on with a tenant as after a kill, with whoever is there."""
+        self.call_in_turn(partial(self._run_again, tenant))
+
+    async def _end(self, tenant: Tenant) -> None:
         """Write the report, then say so: whoever sees the outcome finds the report."""
-        if runner is not self._runner:
+        status = tenant.ended
+        if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
-        await self._stop(runner)
-        if isinstance(runner, JobRunner):
+        await self._stop(tenant)
+        tenant.nodes.forget()
+        if isinstance(tenant, JobRunner):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
             except Exception as error:  # whatever is wrong with a report, the job has ended
                 log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
         self._runs.end()
-        self._status = status
+        self._last = status
 
-    async def _run_again(self, runner: _Runner) -> None:
-        """Go on with the job as after a kill, with whoever is there."""
-        if runner is self._runner and (path := self._runs.running) is not None:
-            await self._stop(runner)
+    async def _run_again(self, tenant: Tenant) -> None:
+        is_there = self._tenants.get(tenant.service.id) is tenant
+        if is_there and (path := self._runs.running) is not None:
+            await self._stop(tenant)
             await self._go_on(path)
+            tenant.nodes.forget()  # unless another runner goes on in its place
 
-    async def _stop(self, runner: _Runner) -> None:
-        self._runner = None
-        await self.system.stop(runner.ref)
-        await self.system.wait_stopped(runner.ref)
+    async def _stop(self, tenant: Tenant) -> None:
+        self._last = tenant.status
+        del self._tenants[tenant.service.id]
+        await self.system.stop(tenant.ref)
+        await self.system.wait_stopped(tenant.ref)
 
     async def _begin(
         self, folder: RunFolder, submission: Submission, *, user: str, came_back: bool
@@ -374,85 +362,68 @@ class Coordinator(Actor):
                 )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
             undo.pop_all()  # `_install` closes it
-        start = RunnerStart(
-            name, f"job-{identity.job_id}", folder.path, identity.token, identity.owner
-        )
         log.info(
             "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)
         )
-        make = partial(make_job_runner, folder, submission, identity.job_id, came_back=came_back)
-        await self._install(start, folder.close, make)
+        job, files, hub_files = submission.job, submission.files, submission.hub_files
+        setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
+        actor = f"job-{identity.job_id}"
+        make = partial(JobRunner, setup)
+        await self._install(folder, identity.job_id, actor, identity.token, make)
         return JobAccepted(identity.job_id, str(folder.path))
 
     async def _begin_session(
         self, folder: SessionFolder, files: SessionFiles, *, came_back: bool
     ) -> SessionRunner:
         name = f"session-{folder.saved.session}"
-        start = RunnerStart(name, name, folder.path, folder.saved.token, folder.saved.owner)
         log.info(
             "session_goes_on" if came_back else "session_began",
             job=name,
             user=str(folder.saved.user),
         )
-        make = partial(make_session_runner, folder, files, came_back=came_back)
-        return await self._install(start, folder.close, make)
+        setup = SessionSetup(folder, files, came_back)
+        saved, make = folder.saved, partial(SessionRunner, setup)
+        return await self._install(folder, saved.session, name, saved.token, make)
 
     async def _install(
         self,
-        start: RunnerStart,
-        close: Callable[[], None],
-        make: Callable[[RunnerSurroundings], RunnerT],
-    ) -> RunnerT:
-        """Have a runner work in a folder, of which a coordinator that comes back learns."""
-        nodes = {node.node: node for node in self._present()}
-        runner: RunnerT
+        folder: RunFolder | SessionFolder,
+        tenant_id: str,
+        actor: str,
+        token: str,
+        make: Callable[[Surroundings], TenantT],
+    ) -> TenantT:
+        """Have a tenant work in a folder, of which a coordinator that comes back learns; its store
+        has that token."""
+        known = {node.node: node for node in self._fleet.present()}
         async with AsyncExitStack() as undo:
-            undo.callback(close)
-            store = self._open_store(artifacts_of(start.folder), start.token)
+            undo.callback(folder.close)
+            store = self._open_store(artifacts_of(folder.path), token)
             await store.start()
             undo.push_async_callback(store.aclose)
-            self._runs.begin(start.folder)
-            self._plans.begin_job()
-            undo.callback(self._plans.end_job)
-            around = RunnerSurroundings(
-                store,
-                self._plans,
-                self.ref,
-                tuple(nodes.values()),
-                self._timings,
-                self._mirror,
-                on_status=lambda status: self._note_status(runner, status),
-                on_end=lambda status: self.call_in_turn(partial(self._end_job, runner, status)),
-                on_loss=lambda: self.call_in_turn(partial(self._run_again, runner)),
-            )
-            runner = make(around)
-            await self.spawn(lambda: runner, start.actor, mailbox=MAILBOX)
-            undo.pop_all()  # it is the runner's to close now
-        self._runner, self._store, self._owner = runner, store, start.owner
-        self._status = JobStatus(job=start.title, phase="preparing")
-        self.watch(runner.ref)
-        if runner.ended is not None:  # as it started, when `_end_job` did not know it
-            around.on_end(runner.ended)
-        self._tell_changes(runner, nodes)
-        return runner
+            self._runs.begin(folder.path)
+            nodes = self._fleet.begin(tenant_id)
+            undo.callback(nodes.forget)
+            around = Surroundings(self, store, nodes, tuple(known.values()), self._timings)
+            tenant = make(around)
+            await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
+            undo.pop_all()  # it is the tenant's to close now
+        self._tenants[tenant.service.id] = tenant
+        self.watch(tenant.ref)
+        if tenant.ended is not None:  # as it started, when `_end` did not know it
+            self.tenant_ended(tenant)
+        self._tell_changes(tenant, known)
+        return tenant
 
-    def _tell_changes(self, runner: _Runner, known: dict[str, NodeReport]) -> None:
-        """Nodes that came or went while the runner started, which knows these."""
-        present = {node.node: node for node in self._present()}
+    def _tell_changes(self, tenant: Tenant, known: dict[str, NodeReport]) -> None:
+        """Nodes that came or went while the tenant started, which knows these."""
+        present = {node.node: node for node in self._fleet.present()}
         for name, node in known.items():
             if name not in present or present[name].scheduler != node.scheduler:
-                runner.lose_node(name, "it left as the job began", announced=False)
+                tenant.lose_node(name, "it left as the job began", announced=False)
         for name, node in present.items():
             if known.get(name) != node:
-                self.tell(runner.ref, node)
-
-    def _present(self) -> Iterable[NodeReport]:
-        """Nodes that have not left."""
-        return (node for node in self._nodes.values() if not node.left)
-
-    def _lose_node(self, name: str, reason: str, *, announced: bool) -> None:
-        if self._runner is not None:
-            self._runner.lose_node(name, reason, announced=announced)
+                self.tell(tenant.ref, node)
 
     async def _in_thread(self, read: Callable[[], Read]) -> Read:
         limit_s = self._timings.coordinator.read_limit_s
@@ -467,7 +438,7 @@ class Coordinator(Actor):
     def _idle_workers(self) -> tuple[WorkerStatus, ...]:
         return tuple(
             WorkerStatus(worker.worker, node.node, node.pool, "idle", "")
-            for node in self._present()
+            for node in self._fleet.present()
             for worker in node.workers
         )
 

@@ -33,7 +33,7 @@ class Submission:
     job: JobSpec
     files: JobFiles
     hub_files: tuple[HubFile, ...] = ()
-    """Of the checkpoint, if it is one of the hub."""
+    """The files of the checkpoint, if it is one of the hub."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class SessionFiles:
     tensors: tuple[TensorShape, ...]
     """Those that a publication holds."""
     hub_files: tuple[HubFile, ...] = ()
-    """Of the checkpoint, if it is one of the hub."""
+    """The files of the checkpoint, if it is one of the hub."""
 
 
 def read_session_files(work: WorkSpec, permissions: Permissions) -> SessionFiles:

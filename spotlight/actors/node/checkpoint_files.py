@@ -10,14 +10,13 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files, withdraw_files
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, WorkerReport
-from spotlight.actors.runtime import Actor
 from spotlight.diffusion import hub
 from spotlight.diffusion.hub_cache import shareable
 from spotlight.errors import CheckpointError, MissingDependency, TransferFailed
@@ -26,6 +25,9 @@ from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer
 
+if TYPE_CHECKING:
+    from spotlight.actors.node.node import NodeScheduler
+
 log = structlog.get_logger(__name__)
 
 
@@ -33,17 +35,14 @@ class CheckpointFiles:
     """See the module's docstring.
 
     Args:
-        actor: the node scheduler, whose tasks look and fetch.
+        node: whose tasks look and fetch, and which hears when something is new of what is here, or
+            may begin.
         store: of the node, which lends the files.
-        changed: called when something is new of what is here, or may begin.
     """
 
-    def __init__(
-        self, actor: Actor, store: BundleStore, changed: Callable[[], None], timings: Timings
-    ) -> None:
-        self._actor = actor
+    def __init__(self, node: NodeScheduler, store: BundleStore, timings: Timings) -> None:
+        self._node = node
         self._store = store
-        self._changed = changed
         self._timings = timings
         self._name: HubName | None = None
         self._task: asyncio.Task[None] | None = None
@@ -92,7 +91,7 @@ class CheckpointFiles:
         is_download = self._source is not None and self._source.listing is None
         if report.cannot_serve and is_download and not self._is_whole and self._missed is None:
             self._missed = self._source
-            self._changed()
+            self._node.files_changed()
 
     def _go_on(self) -> None:
         """Do what the plan says."""
@@ -111,12 +110,12 @@ class CheckpointFiles:
         """Instead of what is under way."""
         if self._task is not None:
             self._task.cancel()
-        self._task = None if work is None else self._actor.run_task(work)
+        self._task = None if work is None else self._node.run_task(work)
 
     def _let_begin(self) -> None:
         if not self.may_begin:
             self.may_begin = True
-            self._changed()
+            self._node.files_changed()
 
     async def _find(self, name: HubName) -> None:
         try:
@@ -124,7 +123,7 @@ class CheckpointFiles:
         except MissingDependency:
             return self._let_begin()  # the workers say what is missing
         self._is_offline, self._is_known = hub.is_offline(), True
-        self._changed()
+        self._node.files_changed()
         self._task = None  # this one, which must not be cancelled
         self._go_on()
 
@@ -145,7 +144,7 @@ class CheckpointFiles:
     async def _await_download(self, name: HubName) -> None:
         while True:
             if await self._look(name):
-                return self._changed()
+                return self._node.files_changed()
             await asyncio.sleep(self._timings.checkpoints.look_s)
 
     async def _take(self, name: HubName, source: CheckpointSource, listing: BundleOffer) -> None:
@@ -162,6 +161,6 @@ class CheckpointFiles:
                 "checkpoint_not_taken", checkpoint=str(name), source=where, reason=str(error)
             )
             self._missed = source
-        self._changed()
+        self._node.files_changed()
         if self._missed is not None and self.may_begin:
             await self._await_download(name)

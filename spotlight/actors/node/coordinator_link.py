@@ -8,61 +8,51 @@ to one that does not know this node's key any more the node introduces itself an
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import structlog
 
 from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
 from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import AccessLost, AccessRefused, ActorError, NotAdmitted, UserError
 from spotlight.timings import NodeTimings
 
+if TYPE_CHECKING:
+    from spotlight.actors.node.node import NodeScheduler
+
 log = structlog.get_logger(__name__)
 
 _LOG_INTERVAL_S = 60.0
-"""Of lines that say the same of every attempt."""
+"""Seconds between two lines that say the same of every attempt."""
 
 
 class CoordinatorLink:
     """See the module's docstring.
 
     Args:
-        actor: the node scheduler, which asks on its behalf.
+        node: asks on its behalf, says what to report, and follows every plan but old ones; the same
+            one again, if it is repeated.
         address: of the coordinator's process.
-        report: what to report now; its number is of no interest to the caller.
-        follow: called with every plan but old ones; with the same one again, if it is repeated.
-        alone: called when the coordinator has been away for long.
-        refused: called with the reason when the coordinator has refused the node for long.
         enrolment: that of a node which joined by a token.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        node: NodeScheduler,
         address: str,
-        *,
-        report: Callable[[int, ActorRef | None, int], NodeReport],
-        follow: Callable[[NodePlan], None],
-        alone: Callable[[], None],
-        refused: Callable[[UserError], None],
         enrolment: Enrolment | None,
         timings: NodeTimings,
     ) -> None:
-        self._actor = actor
+        self._node = node
         self._address = address
-        self._report = report
-        self._follow = follow
-        self._alone = alone
-        self._refused = refused
         self._enrolment = enrolment
         self._timings = timings
         self._number = 0
-        """Of the latest report."""
+        """The number of the latest report."""
         self._plan = 0
         """Number of the latest plan."""
         self._opened = False
@@ -71,29 +61,29 @@ class CoordinatorLink:
         self._lost_at: float | None = None
         """When the coordinator was lost; None while it is there."""
         self._refused_at: float | None = None
-        """Since when it refuses this node; None while it does not."""
+        """When it began to refuse this node; None while it does not."""
         self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
         self.coordinator: ActorRef | None = None
-        """That this node has joined, and whose plan it follows."""
+        """The coordinator that this node has joined, and whose plan it follows."""
 
     def open(self) -> None:
         """Report from now on."""
         if not self._opened:
             self._opened = True
-            self._actor.run_task(self._keep_reporting())
+            self._node.run_task(self._keep_reporting())
         else:
             self.report()
 
     def report(self) -> None:
         """Something is new: say so now."""
         if self._opened and self.coordinator is not None:
-            self._actor.run_task(self._tell())
+            self._node.run_task(self._tell())
         else:
             self._wake.set()
 
     def report_at_last(self) -> None:
         """Say how things stand before the process ends; nobody waits for an answer."""
-        try_tell(self._actor, self._coordinator_now(), self._next_report())
+        try_tell(self._node, self._coordinator_now(), self._next_report())
 
     def lost(self, reason: str) -> None:
         """The coordinator is gone: join again when it is back."""
@@ -108,11 +98,11 @@ class CoordinatorLink:
         if plan.coordinator != self.coordinator:
             log.info("joined", coordinator=self._address)
             self.coordinator, self._plan = plan.coordinator, 0
-        self._actor.watch(plan.coordinator)
+        self._node.watch(plan.coordinator)
         if plan.number >= self._plan:
             self._plan = plan.number
             log.debug("node_plan_followed", coordinator=str(plan.coordinator), number=plan.number)
-            self._follow(plan)
+            self._node.follow(plan)
 
     async def _keep_reporting(self) -> None:
         while True:
@@ -126,7 +116,7 @@ class CoordinatorLink:
     async def _tell(self) -> bool:
         """Report once; whether the coordinator is there and knows this node."""
         try:
-            answer = await self._actor.ask(
+            answer = await self._node.ask(
                 self._coordinator_now(), self._next_report(), timeout_s=self._timings.join_limit_s
             )
         except ActorError as error:
@@ -137,7 +127,7 @@ class CoordinatorLink:
                 self._lost_at is not None
                 and self._now() - self._lost_at > self._timings.away_limit_s
             ):
-                self._alone()
+                self._node.end_job()
             return False
         if isinstance(answer, NodeRefused):
             self._note_refusal(UserError(answer.reason))
@@ -156,7 +146,7 @@ class CoordinatorLink:
             if error.soon:
                 self._note_refusal(error)
             else:
-                self._refused(AccessLost(str(error)))
+                self._node.end(AccessLost(str(error)))
         except ActorError as error:
             self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
 
@@ -165,7 +155,7 @@ class CoordinatorLink:
         if self._refused_at is None:
             self._refused_at = self._now()
         if self._now() - self._refused_at >= self._timings.refused_limit_s:
-            self._refused(error)
+            self._node.end(error)
 
     def _log(self, level: Literal["info", "error"], event: str, **fields: str) -> None:
         """What is tried twice a second is not told as often."""
@@ -175,11 +165,11 @@ class CoordinatorLink:
 
     def _next_report(self) -> NodeReport:
         self._number += 1
-        return self._report(self._number, self.coordinator, self._plan)
+        return self._node.report(self._number, self.coordinator, self._plan)
 
     def _coordinator_now(self) -> ActorRef:
         """Whichever is there when a message arrives."""
-        return self._actor.system.well_known(self._address, "coordinator")
+        return self._node.system.well_known(self._address, "coordinator")
 
     @staticmethod
     def _now() -> float:

@@ -29,7 +29,7 @@ from spotlight.transport.control import ControlTransport
 log = structlog.get_logger(__name__)
 
 _LOG_INTERVAL_S = 60.0
-"""Of lines that say the same of every attempt."""
+"""Seconds between two lines that say the same of every attempt."""
 
 
 class Enrolment:

@@ -9,17 +9,21 @@ said only once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import structlog
 
 from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import NodeNotice, UserNotice
-from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime import ActorRef
 from spotlight.policies.departure import Departure, Standing
 from spotlight.policies.notices import Notice
 from spotlight.timings import DepartureTimings
+
+if TYPE_CHECKING:
+    from spotlight.actors.node.node import NodeScheduler
 
 log = structlog.get_logger(__name__)
 
@@ -28,28 +32,21 @@ class Leaving:
     """See the module's docstring.
 
     Args:
-        actor: the node scheduler, whose tasks wait.
+        node: whose tasks wait, and which ends when it was told to and has left.
         plans: say when the workers stop.
         link: reports whenever something changes.
-        workers: those that are up.
-        end: called when a node that was told to end has left.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        node: NodeScheduler,
         plans: WorkerPlans,
         link: CoordinatorLink,
-        *,
-        workers: Callable[[], Iterable[str]],
-        end: Callable[[], None],
         timings: DepartureTimings,
     ) -> None:
-        self._actor = actor
+        self._node = node
         self._plans = plans
         self._link = link
-        self._workers = workers
-        self._end = end
         self._outlived_after_s = timings.outlived_after_s
         self._departure = Departure(timings)
         self._must_end = False
@@ -99,12 +96,12 @@ class Leaving:
 
     def look(self) -> None:
         """Go, if nothing is left of what there is to wait for."""
-        if self._departure.may_leave(self._workers()):
+        if self._departure.may_leave(self._node.workers):
             log.warning("node_left")
             self._link.report()
         if self._departure.left and self._must_end:
             self._link.report_at_last()
-            self._end()
+            self._node.end()
 
     def _leave(self, via: str, source: str, lead_s: float | None) -> None:
         log.warning("node_leaving", source=source, lead_s=lead_s)
@@ -123,7 +120,7 @@ class Leaving:
         notice = self._departure.notice
         assert notice is not None, "the node leaves for a reason"
         self._tell()
-        self._actor.run_task(self._stay_if_outlived(notice))
+        self._node.run_task(self._stay_if_outlived(notice))
         self.look()
 
     def _stay(self, reason: str) -> None:

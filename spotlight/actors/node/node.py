@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -39,6 +39,7 @@ from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.node.worker_lives import WorkerLives
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import (
+    GroupPlan,
     JobPlan,
     NodePlan,
     NodeReport,
@@ -104,6 +105,7 @@ class NodeScheduler(Actor):
         left: Callable[[UserError | None], None] = lambda error: None,
         timings: Timings = Timings(),
     ) -> None:
+        self._left = left
         self._times = timings.node
         self._settings = settings
         self._store = store
@@ -114,37 +116,19 @@ class NodeScheduler(Actor):
         self._pairs = {name: keys_for(name) for name in self._names()}
         """Keys of the workers. One that is started again has the same."""
         self._starts: dict[str, str] = {}
-        """By which the processes that run are known, by worker."""
+        """What each process that runs was handed at its start, and is known by; by worker."""
         self._accelerators: dict[str, dict[str, str]] = {}
         """What the environment says of them, by worker."""
         self._lives = WorkerLives(self._names(), timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
         """That of the latest plan, with its spec."""
-        self._weights = WeightsCopies(self, store, self._on_files, timings.weights)
-        self._checkpoint = CheckpointFiles(self, store, self._on_files, timings)
-        self._grouping = Grouping(
-            self, settings.name, lambda worker: self._plans.change(worker), timings.node
-        )
-        self._plans = WorkerPlans(self, lambda worker: self._grouping.plan_of(worker))
-        self._link = CoordinatorLink(
-            self,
-            settings.coordinator,
-            report=self._report,
-            follow=self._follow,
-            alone=self._end_job,
-            refused=left,
-            enrolment=enrolment,
-            timings=timings.node,
-        )
-        self._leaving = Leaving(
-            self,
-            self._plans,
-            self._link,
-            workers=lambda: self._workers,
-            end=lambda: left(None),
-            timings=timings.departure,
-        )
+        self._weights = WeightsCopies(self, store, timings.weights)
+        self._checkpoint = CheckpointFiles(self, store, timings)
+        self._grouping = Grouping(self, settings.name, timings.node)
+        self._plans = WorkerPlans(self)
+        self._link = CoordinatorLink(self, settings.coordinator, enrolment, timings.node)
+        self._leaving = Leaving(self, self._plans, self._link, timings.departure)
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
@@ -205,12 +189,13 @@ class NodeScheduler(Actor):
         """What this node is to do from now on."""
         self._link.accept(message)
 
-    def _follow(self, plan: NodePlan) -> None:
+    def follow(self, plan: NodePlan) -> None:
+        """Have what the latest plan says."""
         self._leaving.follow_user(plan.coordinator, plan.notice)
         if plan.job is not None:
             self._follow_job(plan.job)
         elif plan.over:
-            self._end_job()
+            self.end_job()
         if self._job is not None and plan.demand is not None:
             self._grouping.set_demand(plan.demand)
         self._lives.end_sick(plan.sick, self._workers.values())
@@ -232,7 +217,7 @@ class NodeScheduler(Actor):
         self._checkpoint.follow(job.checkpoint)
         self._tell_workers_job()
 
-    def _on_files(self) -> None:
+    def files_changed(self) -> None:
         """A version, or the checkpoint, has come, or could not be had."""
         self._tell_workers_job()
         self._link.report()
@@ -248,7 +233,7 @@ class NodeScheduler(Actor):
         """How a worker stands."""
         self._note(message)
 
-    def _end_job(self) -> None:
+    def end_job(self) -> None:
         """Workers stay warm, without the job."""
         if self._job is not None:
             log.debug("job_forgotten", actor="node")
@@ -268,6 +253,26 @@ class NodeScheduler(Actor):
         if self._plans.is_drained(report):
             self._leaving.drained(report.worker)
 
+    # --- what its parts ask and say ---
+
+    @property
+    def workers(self) -> Iterable[str]:
+        """Those that are up, by name."""
+        return self._workers
+
+    def group_of(self, worker: str) -> GroupPlan | None:
+        """The SP group that a worker is to be in."""
+        return self._grouping.plan_of(worker)
+
+    def group_planned(self, worker: str) -> None:
+        """The group of a worker is another one now."""
+        self._plans.change(worker)
+
+    def end(self, error: UserError | None = None) -> None:
+        """The process is to end: the node has left because it was told to, or cannot join, for
+        which there is an error."""
+        self._left(error)
+
     # --- membership ---
 
     @handles(Down)
@@ -284,7 +289,9 @@ class NodeScheduler(Actor):
         absent = (name for name in self._names() if name not in self._workers)
         return not any(map(self._lives.is_awaited, absent))
 
-    def _report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
+    def report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
+        """What this node has and does now, as its report of that number to a coordinator whose
+        latest plan had the number `plan`."""
         return NodeReport(
             number,
             self._settings.name,

@@ -12,16 +12,19 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import structlog
 
 from spotlight.actors.protocol import Demand, GroupPlan, Seat, WorkerRefs, WorkerReport
-from spotlight.actors.runtime import Actor
 from spotlight.policies.grouping.degrees import layout
 from spotlight.policies.grouping.plan import Place, plan_groups
 from spotlight.policies.grouping.throughput import WorkClass
 from spotlight.timings import NodeTimings
+
+if TYPE_CHECKING:
+    from spotlight.actors.node.node import NodeScheduler
 
 log = structlog.get_logger(__name__)
 
@@ -34,17 +37,14 @@ class Grouping:
     """See the module's docstring.
 
     Args:
-        actor: the node scheduler.
-        planned: called with every worker whose group is another one now.
+        node: hears of every worker whose group is another one now.
+        name: of the node.
     """
 
-    def __init__(
-        self, actor: Actor, node: str, planned: Callable[[str], None], timings: NodeTimings
-    ) -> None:
+    def __init__(self, node: NodeScheduler, name: str, timings: NodeTimings) -> None:
         self._timings = timings
-        self._actor = actor
         self._node = node
-        self._on_planned = planned
+        self._name = name
         self._workers: dict[str, WorkerRefs] = {}
         self._ready_for: dict[str, str] = {}
         self._silent: set[str] = set()
@@ -61,7 +61,8 @@ class Grouping:
         self._reported: dict[str, int] = {}
         """The latest epoch that each worker has reported."""
         self._leaving: dict[str, set[str]] = {}
-        """With whom each worker may still be ending a step: those of the groups it is to leave."""
+        """The workers with whom each may still be ending a step: those of the groups it is to
+        leave."""
         self._epoch = 0
 
     # --- what happens ---
@@ -182,7 +183,7 @@ class Grouping:
             return [(worker,) for worker in present]
         together = [worker for worker in present if self._may_share(worker, demand)]
         groups = plan_groups(
-            [Place(worker, self._node, self._node) for worker in together],
+            [Place(worker, self._name, self._name) for worker in together],
             self._work,
             seconds_left=demand.seconds_left,
             current=list(self._groups),
@@ -206,7 +207,7 @@ class Grouping:
         seats = tuple(Seat(it.worker, it.epoch, it.leader, it.member) for it in refs)
         ring = layout(len(group), self._demand.heads)[0] if self._demand is not None else 1
         self._plans[worker] = GroupPlan(epoch, seats, ring, at_once)
-        self._on_planned(worker)
+        self._node.group_planned(worker)
 
     # --- failures ---
 
@@ -220,7 +221,7 @@ class Grouping:
             "group_failed", epoch=report.group, reason=report.failure, culprits=report.culprits
         )
         culprits = [worker for worker in report.culprits if worker in self._workers]
-        self._actor.run_task(self._plan_after_failure(group, report.group, culprits))
+        self._node.run_task(self._plan_after_failure(group, report.group, culprits))
 
     async def _plan_after_failure(
         self, group: _Group, epoch: int, culprits: Collection[str]

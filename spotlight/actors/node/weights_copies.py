@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
 from spotlight.actors.protocol import MissedWeights, WeightsOffer
-from spotlight.actors.runtime import Actor, garbage
+from spotlight.actors.runtime import garbage
 from spotlight.errors import TransferFailed
 from spotlight.policies.weight_distribution import transfer_limit_s
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.types import BundleOffer
+
+if TYPE_CHECKING:
+    from spotlight.actors.node.node import NodeScheduler
 
 log = structlog.get_logger(__name__)
 
@@ -23,28 +27,25 @@ class WeightsCopies:
     workers map its file without a checksum, and other nodes pull it.
 
     Args:
-        actor: the node scheduler, whose tasks fetch.
-        changed: called when a version has come, or could not be had.
+        node: whose tasks fetch, and which hears when a version has come, or could not be had.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        node: NodeScheduler,
         store: BundleStore,
-        changed: Callable[[], None],
         timings: WeightsTimings,
     ) -> None:
-        self._actor = actor
+        self._node = node
         self._timings = timings
         self._store = store
-        self._changed = changed
         self._job_id = ""
         self._offers: dict[int, WeightsOffer] = {}
         """Those of the latest plan."""
         self._copies: dict[int, dict[str, BundleOffer]] = {}
-        """By version, and by what the trainers called the bundle."""
+        """The copies by version, and by what the trainers called the bundle."""
         self._broken: dict[int, set[str]] = {}
-        """By version, what could not be copied; the next attempt takes it whole."""
+        """What could not be copied, by version; the next attempt takes it whole."""
         self._missed: dict[int, MissedWeights] = {}
         self._transfers: dict[int, tuple[WeightsOffer, asyncio.Task[None]]] = {}
         """What is fetched now, by version, and the task that does."""
@@ -88,7 +89,7 @@ class WeightsCopies:
                 self._drop(copy)
         for version, offer in self._offers.items():
             if version not in self._transfers and self._copy_of(offer) is None:
-                task = self._actor.run_task(self._fetch(offer))
+                task = self._node.run_task(self._fetch(offer))
                 self._transfers[version] = (offer, task)
 
     async def _fetch(self, offer: WeightsOffer) -> None:
@@ -103,7 +104,7 @@ class WeightsCopies:
             log.warning("weights_not_fetched", version=version, reason=str(error))
             self._missed[version] = MissedWeights(version, offer.store)
         del self._transfers[version]
-        self._changed()
+        self._node.files_changed()
         garbage.collect()  # workers load these weights now, and want nothing of the node
 
     async def _copy(self, version: int, offer: BundleOffer) -> None:

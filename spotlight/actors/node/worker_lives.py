@@ -26,9 +26,9 @@ log = structlog.get_logger(__name__)
 class _Worker:
     restarts: Restarts
     process: ProcessHandle | None = None
-    """The latest."""
+    """The latest process."""
     is_ready: bool = False
-    """That process was, for the present job."""
+    """Whether that process was ready for the present job."""
     reason: str = ""
     """Why that process ends, as far as it is known."""
     is_sick: bool = False

@@ -6,21 +6,23 @@ Every plan of a worker has a number that grows with each change, so an old one c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from spotlight.actors.protocol import GroupPlan, JobPlan, WorkerPlan, WorkerRefs, WorkerReport
+from spotlight.actors.protocol import JobPlan, WorkerPlan, WorkerRefs, WorkerReport
 from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor
+
+if TYPE_CHECKING:
+    from spotlight.actors.node.node import NodeScheduler
 
 
 @dataclass
 class _Worker:
     refs: WorkerRefs
     number: int
-    """Of its latest plan."""
+    """The number of its latest plan."""
     has_spec_of: str = ""
     """The job whose spec it has."""
 
@@ -29,17 +31,16 @@ class WorkerPlans:
     """See the module's docstring.
 
     Args:
-        actor: the node scheduler, which tells on its behalf.
-        group_of: the SP group that a worker is to be in.
+        node: tells on its behalf, and knows the SP group that a worker is to be in.
     """
 
-    def __init__(self, actor: Actor, group_of: Callable[[str], GroupPlan | None]) -> None:
-        self._actor = actor
-        self._group_of = group_of
+    def __init__(self, node: NodeScheduler) -> None:
+        self._node = node
         self._workers: dict[str, _Worker] = {}
         self._job: JobPlan | None = None
         self._stop_at: float | None = None
-        """On the loop's clock; None while the node has no notice."""
+        """When workers are to have stopped, on the loop's clock; None while the node has no notice.
+        """
 
     def add(self, refs: WorkerRefs) -> None:
         """A worker is up."""
@@ -68,7 +69,7 @@ class WorkerPlans:
             worker = self._workers.get(name)
             if worker is not None:
                 worker.number += 1
-                try_tell(self._actor, worker.refs.leader, self.plan_of(name))
+                try_tell(self._node, worker.refs.leader, self.plan_of(name))
 
     def plan_of(self, name: str) -> WorkerPlan:
         """What a worker is to do now."""
@@ -78,7 +79,7 @@ class WorkerPlans:
         stop_in_s = None
         if self._stop_at is not None:
             stop_in_s = max(0.0, self._stop_at - asyncio.get_running_loop().time())
-        return WorkerPlan(worker.number, job, self._group_of(name), stop_in_s)
+        return WorkerPlan(worker.number, job, self._node.group_of(name), stop_in_s)
 
     def note(self, report: WorkerReport) -> None:
         """A worker says which job it knows."""

@@ -63,7 +63,6 @@ from spotlight.actors.protocol.trainer import (
     Train,
     TrainedIteration,
     TrainerReport,
-    TrainingSample,
     state_key,
 )
 from spotlight.actors.protocol.up import (
@@ -167,7 +166,6 @@ __all__ = [
     "Train",
     "TrainedIteration",
     "TrainerReport",
-    "TrainingSample",
     "UserNotice",
     "WeightsOffer",
     "WithdrawGroups",

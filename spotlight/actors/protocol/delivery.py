@@ -19,7 +19,7 @@ from spotlight.transport.control import Message
 log = structlog.get_logger(__name__)
 
 _LOG_INTERVAL_S = 60.0
-"""Of one delivery's attempts, of which there is one a second."""
+"""Seconds between two lines of one delivery's attempts, of which there is one a second."""
 
 ResultT = TypeVar("ResultT")
 

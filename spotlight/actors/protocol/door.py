@@ -45,7 +45,7 @@ class Enroll(Message, frozen=True):
     key: Key
     """The public key of a pair that the node has made for itself."""
     pool: Pool | None = None
-    """In which it means to be; None for that of the token."""
+    """The pool in which it means to be; None for that of the token."""
 
 
 class Enrolled(Message, frozen=True):
@@ -73,11 +73,11 @@ class NewToken(Message, frozen=True):
 
     role: TokenRole
     pool: Pool | None
-    """Of nodes that join by it; None for users."""
+    """The pool of nodes that join by it; None for users."""
     uses: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     """How many nodes may join by it; of no meaning for users."""
     ttl_s: Annotated[float, msgspec.Meta(gt=0, le=10 * 366 * 86_400)]
-    """For how long nobody but the coordinator's clock says."""
+    """Seconds for which it lets anybody in; only the coordinator's clock counts."""
 
 
 class TokenMade(Message, frozen=True):

@@ -27,9 +27,9 @@ from spotlight.types import (
 )
 
 MOST_HUB_FILES = 1024
-"""Of a checkpoint."""
+"""Most files of a checkpoint."""
 NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
-"""From a notice until the node is taken: a clock is set by it."""
+"""Seconds from a notice until the node is taken: a clock is set by it."""
 
 
 class Membership(Record, frozen=True):
@@ -82,7 +82,7 @@ class CheckpointSource(Record, frozen=True):
     listing: BundleOffer | None
     """The list of the files in the store of another node that has it; None: the hub."""
     files: Annotated[tuple[HubFile, ...], msgspec.Meta(max_length=MOST_HUB_FILES)] = ()
-    """With another node: the files and their checksums as the hub says them, to the coordinator.
+    """The files that another node has, and their checksums as the hub says them to the coordinator.
     Nothing else may come from there."""
 
 
@@ -101,8 +101,8 @@ class JobPlan(Record, frozen=True):
     """Trainer ranks that were built by an order of an earlier term than this free what they hold;
     others train instead."""
     checkpoint: CheckpointSource | None = None
-    """For a node whose hub's cache lacks the job's checkpoint. None: wait; another node downloads
-    it, or feeds others."""
+    """Where a node whose hub's cache lacks the job's checkpoint takes it from. None: wait; another
+    node downloads it, or feeds others."""
     spec: WorkSpec | None = None
     """Left out for those who report to have it."""
 
@@ -123,7 +123,7 @@ class GroupPlan(Record, frozen=True):
     """Grows with every group that the node plans."""
     seats: tuple[Seat, ...]
     ring: int
-    """Of the degree, so many parts are a ring; the rest is Ulysses."""
+    """How many parts of the degree are a ring; the rest is Ulysses."""
     at_once: bool
     """Someone of the worker's last group is lost: do not wait for a step to end."""
 
@@ -135,7 +135,7 @@ class WorkerPlan(Message, frozen=True):
     """
 
     number: int
-    """Of all plans of the node."""
+    """The number among all plans of the node."""
     job: JobPlan | None = None
     """None: there is no job; drop what belongs to one, and stay warm."""
     group: GroupPlan | None = None
@@ -166,7 +166,7 @@ class Demand(Record, frozen=True):
     """Attention heads of the model: they say how a degree is laid out."""
     classes: tuple[DemandClass, ...]
     seconds_left: float | None
-    """Until the phase ends; None while that is not known."""
+    """Seconds until the phase ends; None while that is not known."""
     degree: int | None
     """The user wants groups of this degree wherever so many members are left; None: as the plan
     finds best."""
@@ -189,7 +189,7 @@ class SickWorker(Record, frozen=True):
 
     worker: WorkerName
     epoch: int
-    """Of the process; a later one of the name is another."""
+    """The epoch of the process; a later one of the name is another."""
     reason: str
 
     def __post_init__(self) -> None:
@@ -204,7 +204,7 @@ class NodePlan(Message, frozen=True):
     lane = "system"
 
     number: int
-    """Of all plans of this coordinator."""
+    """The number among all plans of this coordinator."""
     coordinator: ActorRef
     """Whose plan it is: the node watches it."""
     job: JobPlan | None = None

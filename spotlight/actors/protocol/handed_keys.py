@@ -16,7 +16,7 @@ class WorkerKeys(Record, frozen=True):
     """Whom a worker process is, and whom it knows."""
 
     start: str
-    """By which its node knows this process from others of the same name; see `WorkerUp`."""
+    """What its node tells this process from others of the same name by; see `WorkerUp`."""
     pair: KeyPair
     """Its own; that of its slot."""
     guests: dict[str, Role]

@@ -34,7 +34,7 @@ class Follow(Message, frozen=True):
     """Number within the epoch; all ranks take the runs in this order."""
     requests: tuple[Request, ...]
     checksum: int
-    """Of the weights."""
+    """The checksum of the weights."""
 
 
 class CannotFollow(Message, frozen=True):

@@ -25,13 +25,13 @@ SessionId = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9-]{1,64}\Z")]
 MOST_SEEDS = 1000
 """Samples of one prompt group."""
 MOST_GROUPS = 1024
-"""In one message."""
+"""Most groups in one message."""
 MOST_OPEN_GROUPS = 65_536
-"""That are submitted and not taken yet."""
+"""Most groups that are submitted and not taken yet."""
 LONGEST_PROMPT = 65_536
-"""Characters."""
+"""Most characters of a prompt."""
 MOST_STEPS = 1000
-"""Denoising steps."""
+"""Most denoising steps of a sample."""
 
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 _Seed = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
@@ -61,7 +61,7 @@ class SessionBegan(Message, frozen=True):
     """The session is there."""
 
     runner: ActorRef
-    """To whom everything else is said."""
+    """The actor to whom everything else is said."""
     tensors: tuple[TensorShape, ...]
     """What a publication holds."""
 
@@ -90,11 +90,12 @@ class GroupOrder(Record, frozen=True):
     number: _Count
     """Differs for every group of the session."""
     kind: Literal["rollout", "preview"]
-    """Of previews only the rewards are kept, and rollouts go first."""
+    """Whether samples are made, or previews, of which only the rewards are kept; rollouts go first.
+    """
     prompt: Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_PROMPT)]
     seeds: Annotated[tuple[_Seed, ...], msgspec.Meta(min_length=1, max_length=MOST_SEEDS)]
     version: _Count
-    """Of the weights."""
+    """The version of the weights."""
     steps: _Steps | None = None
     """Denoising steps; those of the session's sampler when absent."""
     window_start: Annotated[int, msgspec.Meta(ge=0)] | None = None
@@ -141,7 +142,7 @@ class DoneSample(Record, frozen=True):
     bundle: BundleOffer | None = None
     """Its latents, and what a loss needs of the stochastic steps; None of a preview."""
     row: int = 0
-    """In the bundle."""
+    """The row of the sample in the bundle."""
     picture: BundleOffer | None = None
 
 
@@ -160,9 +161,9 @@ class DoneGroup(Record, frozen=True):
 
     number: int
     version: int
-    """Of the weights that made every sample."""
+    """The version of the weights that made every sample."""
     samples: tuple[DoneSample, ...]
-    """In the order of the seeds."""
+    """The samples in the order of the seeds."""
     failed: tuple[FailedSample, ...] = ()
 
 
@@ -185,7 +186,7 @@ class FleetNode(Record, frozen=True):
     notice: str = ""
     """Who said that it will be taken; empty while it may stay."""
     notice_s: float | None = None
-    """From the notice until it is taken; None where its source does not say."""
+    """Seconds from the notice until it is taken; None where its source does not say."""
 
 
 class PoolUse(Record, frozen=True):
@@ -193,7 +194,8 @@ class PoolUse(Record, frozen=True):
 
     pool: str
     seconds: dict[str, float]
-    """By state, all workers together; they add up to the time for which workers were there."""
+    """Seconds of all workers together by state; they add up to the time for which workers were
+    there."""
 
 
 class Fleet(Message, frozen=True):
@@ -201,18 +203,18 @@ class Fleet(Message, frozen=True):
 
     nodes: tuple[FleetNode, ...]
     newest_version: int
-    """Of the weights; -1 before the first."""
+    """The newest version of the weights; -1 before the first."""
     ready: int
     """Workers whose node has it."""
     waiting: int
     """Requests that are submitted and not done."""
     images_per_s: float
-    """Of rollouts, over the last minute."""
+    """Images per second of rollouts, over the last minute."""
     samples: int
-    """Rollouts done."""
+    """Rollouts that are done."""
     previews: int
     resumed: int
-    """Of both, those that went on from steps that others had taken."""
+    """How many of both went on from steps that others had taken."""
     reissued: int
     """Requests that were given to another worker, since the first was lost or too slow."""
     failed: int

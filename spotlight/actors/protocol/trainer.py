@@ -15,11 +15,20 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import LONGEST_METRIC, NO_CONTROLS, BundleOffer, Record, StoreEndpoint
+from spotlight.types import (
+    LONGEST_METRIC,
+    NO_CONTROLS,
+    BundleOffer,
+    Record,
+    StoreEndpoint,
+    TrainingSample,
+)
 
 MetricName = Annotated[str, msgspec.Meta(max_length=LONGEST_METRIC, pattern=NO_CONTROLS)]
 STATE = "state"
 """The folder of states of training in a store."""
+EXPORT = "export"
+"""The folder of exported files in a store."""
 
 
 def state_key(iteration: int, part: int = 0) -> str:
@@ -68,15 +77,6 @@ class GetTrainer(Message, frozen=True):
     job_id: str
 
 
-class TrainingSample(Record, frozen=True):
-    """One sample of a training batch."""
-
-    prompt: str
-    bundle: BundleOffer
-    row: int
-    advantage: float
-
-
 class Publish(Message, frozen=True):
     """Coordinator to a rank: put your part of this version's weights into your node's store."""
 
@@ -91,7 +91,7 @@ class SaveState(Message, frozen=True):
     """
 
     iteration: int
-    """Iterations trained."""
+    """How many iterations were trained."""
     stores: tuple[StoreEndpoint, ...]
     part: int = 0
     """Which one of the state it holds."""
@@ -117,11 +117,11 @@ class ExportModel(Message, frozen=True):
     """
 
     iteration: int
-    """Iterations trained."""
+    """How many iterations were trained."""
     checkpoint: int
     """Iterations that the checkpoint holds."""
     state: BundleOffer
-    """The checkpoint."""
+    """Where the checkpoint can be had."""
     store: StoreEndpoint
 
 
@@ -130,7 +130,7 @@ class TrainedIteration(Record, frozen=True):
 
     iteration: int
     metrics: dict[MetricName, float]
-    """Of the whole iteration, once its last part is trained; empty before."""
+    """The metrics of the whole iteration, once its last part is trained; empty before."""
     seconds: float
     part: Part = "whole"
 
@@ -158,7 +158,7 @@ class TrainerReport(Message, frozen=True):
     """
 
     term: int = 0
-    """Of the order that built it, or has it built; 0: it is no trainer rank of the job."""
+    """The term of the order that built it, or has it built; 0: it is no trainer rank of the job."""
     rank: int = -1
     completed: int = -1
     """Iterations trained, those before the checkpoint it began from included; -1: no trainer, or

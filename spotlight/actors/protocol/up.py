@@ -52,7 +52,7 @@ class WorkerReport(Message, frozen=True):
 
     worker: WorkerName
     epoch: int
-    """Of the worker's process."""
+    """The epoch of the worker's process."""
     plan: int = 0
     """Number of the latest plan that it follows; 0 before the first."""
     job_id: str = ""
@@ -98,7 +98,7 @@ class NodeNotice(Record, frozen=True):
     source: str
     """Who gave notice: a cloud's name, `signal`, `file` or `user`."""
     lead_s: float | None
-    """From the notice until the node is taken; None if the source does not say."""
+    """Seconds from the notice until the node is taken; None if the source does not say."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "source")
@@ -115,7 +115,7 @@ class NodeCheckpoint(Record, frozen=True):
     """What a node has of a checkpoint of the hub."""
 
     name: Annotated[str, msgspec.Meta(max_length=400)]
-    """As the job names it, with a commit."""
+    """The name that the job has for it, with a commit."""
     is_whole: bool
     listing: BundleOffer | None = None
     """Where others find the list of its files; None for one that cannot feed others."""
@@ -157,7 +157,8 @@ class NodeReport(Message, frozen=True):
     notice: NodeNotice | None = None
     """None while the node may stay: grant nothing to the workers of one that may not."""
     left: bool = False
-    """With notice: nothing is left that could be lost, so there is nothing to wait for."""
+    """Whether a node with notice has left: nothing is there that could be lost, so there is nothing
+    to wait for."""
     coordinator: ActorRef | None = None
     """Whose plan it follows; None before the first."""
     plan: int = 0
@@ -199,7 +200,8 @@ class Pull(Message, frozen=True):
     worker: WorkerName
     epoch: int
     members: int
-    """Of the group; 0 for a worker that follows another and only gives back what it still has."""
+    """Members of the group; 0 for a worker that follows another and only gives back what it still
+    has."""
     credits: int
     """Leases it can take now, in all."""
     batch: int
@@ -242,17 +244,17 @@ class Completed(Message, frozen=True):
     requests: tuple[str, ...]
     """Ids, in the order of the bundle's rows and of the rewards."""
     bundle: BundleOffer
-    """That of the commit of the last step."""
+    """The bundle of the commit of the last step."""
     rewards: tuple[tuple[float, ...], ...]
-    """Of each request, one for each of its rewards."""
+    """The rewards of each request, one for each that the job names."""
     steps: int
     """Denoising steps taken here."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]
     """Time that they took, without waiting and delivery."""
     members: int = 1
-    """With so many members all these steps were taken; 0 if the group changed on the way."""
+    """How many members took all these steps; 0 if the group changed on the way."""
     scoring_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """That scoring took, beside whatever else the worker did."""
+    """Time that scoring took, beside whatever else the worker did."""
 
 
 class ReturnLease(Message, frozen=True):

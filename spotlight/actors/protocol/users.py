@@ -71,7 +71,7 @@ class WorkerStatus(Record, frozen=True):
     leader: str = ""
     """Who leads the SP group that it is in, if that has several members."""
     members: int = 1
-    """Of that group."""
+    """Members of that group."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "name", "node", "pool", "detail", "leader")

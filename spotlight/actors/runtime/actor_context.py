@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 MESSAGES_PER_TURN = 64
-"""After so many messages in a row an actor lets the loop do something else."""
+"""How many messages in a row an actor handles before it lets the loop do something else."""
 
 _GREATEST_MESSAGE = 4_000
 _GREATEST_TRACEBACK = 16_000
@@ -82,7 +82,7 @@ class ActorContext:
         self._actor: Actor | None = None
         self._serving: asyncio.Task[None] | None = None
         self._is_busy = False
-        """With a message, or a call."""
+        """Whether it handles a message, or a call."""
         self._tasks: dict[asyncio.Task[Any], None] = {}
         self.task = loop.create_task(self._live(factory), name=f"actor {ref.name}")
 

@@ -120,7 +120,7 @@ class _Connection:
             self._socket.close()
             raise
         self._pidfd: int | None = None
-        """Of the template, once it is ready."""
+        """The descriptor of the template's process, once that is ready."""
         self._ready: asyncio.Future[None] = self._loop.create_future()
         self._requests: deque[tuple[str, asyncio.Future[ForkedProcess]]] = deque()
         """Names of processes that were asked for, in order."""

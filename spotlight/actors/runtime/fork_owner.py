@@ -22,7 +22,7 @@ from spotlight.errors import UserError
 log = structlog.get_logger(__name__)
 
 _STARTS = 6
-"""So often it is started at most, as long as signals end it."""
+"""How often it is started at most, as long as signals end it."""
 _ROOM_FOR_ARGUMENTS = 1024
 """Characters by which the command line of a forked process may be longer than the template's."""
 _WAITING_LAUNCHERS = 128
@@ -46,7 +46,7 @@ class TemplateOwner:
         self._listener.listen(_WAITING_LAUNCHERS)
         name: bytes = self._listener.getsockname()
         self.address = name.removeprefix(b"\0").decode()
-        """For a `ForkLauncher`."""
+        """The address that a `ForkLauncher` is given."""
         self._process: LocalProcess | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._is_over = False

@@ -35,7 +35,7 @@ PACKET_LIMIT = 1 << 20
 """Bytes of the largest message between a template and its launcher."""
 
 _CREDENTIALS = struct.Struct("3i")
-"""Of a peer: its process, user and group."""
+"""The credentials of a peer: its process, user and group."""
 _ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -126,9 +126,9 @@ class _Template:
         self._listener = listener
         self._pid = os.getpid()
         self._launchers: dict[int, _Launcher] = {}
-        """By the descriptors of their connections."""
+        """The launchers by the descriptors of their connections."""
         self._children: dict[int, _Launcher] = {}
-        """For whom each child was forked, by its pidfd."""
+        """The launcher that each child was forked for, by the child's pidfd."""
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
 

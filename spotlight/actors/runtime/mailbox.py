@@ -28,7 +28,7 @@ class Delivery(msgspec.Struct, gc=False):
     kind: Kind
     correlation: int
     deadline: float | None
-    """On this loop's clock; None for a tell."""
+    """When the asker gives up, on this loop's clock; None for a tell."""
 
 
 class Mailbox:

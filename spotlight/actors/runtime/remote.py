@@ -63,7 +63,8 @@ Rights = Mapping[type[Message], Collection[str]]
 
 _OTHER_VERSIONS_KEPT = 4096
 _VERSIONS_LOG_S = 600.0
-"""Of one key's lines: who is of another version tries again and again, until it is updated."""
+"""Seconds between two lines of one key: who is of another version tries again and again, until it
+is updated."""
 
 
 class _Peer(NamedTuple):
@@ -71,7 +72,7 @@ class _Peer(NamedTuple):
 
     incarnation: int
     role: str
-    """That its key had when it connected."""
+    """The role that its key had when it connected."""
 
 
 class RemoteDelivery:
@@ -95,7 +96,8 @@ class RemoteDelivery:
         self._replies = ReplyCache()
         self._sequence = itertools.count(1)
         self._last_sequences: dict[str, int] = {}
-        """Of each connected process; what arrives later with a lower one was overtaken."""
+        """The highest number of a frame of each connected process; what arrives later with a lower
+        one was overtaken."""
         self._peers: dict[str, _Peer] = {}
         """The connected processes, by address."""
         self._pushed_back_until: dict[ActorRef, float] = {}

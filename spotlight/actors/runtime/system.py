@@ -75,7 +75,7 @@ class ActorSystem:
         self.timings = timings
         self.dead_letters = DeadLetters()
         self.undelivered_log = LogLimiter()
-        """For those who tell and go on when it cannot be sent."""
+        """The limit of lines of those who tell and go on when it cannot be sent."""
         self.failure: BaseException | None = None
         """The crash that stopped the whole system, if one did."""
         self.asks = PendingAsks()

@@ -28,7 +28,7 @@ class MemberJob:
     model: Model
     work: WorkSpec
     sink: StoreEndpoint
-    """Of the coordinator that is there now."""
+    """The store of the coordinator that is there now."""
     fingerprint: str
     """The same in all members that have this job and this model."""
 
@@ -40,7 +40,7 @@ class Batch:
     message: Grant
     leader: ActorRef
     job: MemberJob | None
-    """That it came for."""
+    """The job that it came for."""
     begun: bool = False
     recalled: bool = False
     scoring: asyncio.Timeout | None = None

@@ -94,7 +94,7 @@ class GroupLeader(Actor):
         self._trainer_rank = trainer_rank
         self._node: ActorRef | None = None
         self._plan = WorkerPlan(0)
-        """The latest."""
+        """The latest plan."""
         self._job: _Job | None = None
         self._group = SPGroupView(context.name)
         self._of_member = WorkerReport(context.name, context.epoch)

@@ -13,12 +13,12 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Protocol
 
 import structlog
 
 from spotlight.actors.protocol import JobPlan
-from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.held_weights import HeldWeights, Version, checksum_of
 from spotlight.errors import HubUnreachable, UserError
 from spotlight.jobs import WorkSpec
@@ -28,38 +28,39 @@ from spotlight.types import BundleOffer
 log = structlog.get_logger(__name__)
 
 
+class Holder(Protocol):
+    """Who holds what a job needs, and works with it."""
+
+    def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a task that belongs to it."""
+
+    async def load_model(self, spec: WorkSpec) -> None:
+        """Load the model of a job, unless it is loaded; in bounded time."""
+
+    def begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
+        """The model is loaded; called with every later plan of the same job, too."""
+
+    def end_job(self) -> None:
+        """The job is over."""
+
+    def report(self) -> None:
+        """Something was loaded, or could not be."""
+
+    def give_up(self, reason: str) -> None:
+        """Another process had better try."""
+
+
 class JobHoldings:
     """See the module's docstring.
 
     Args:
-        actor: the member, whose tasks do the loading.
+        holder: the member, whose tasks do the loading.
         weights: fetches and holds the versions.
-        load_model: loads the model of a job, unless it is loaded; in bounded time.
-        begin: called once the model is loaded, and with every later plan of the same job.
-        end: called when the job is over.
-        changed: called when something was loaded, or could not be.
-        give_up: called with the reason when another process had better try.
     """
 
-    def __init__(
-        self,
-        actor: Actor,
-        weights: HeldWeights,
-        *,
-        load_model: Callable[[WorkSpec], Awaitable[None]],
-        begin: Callable[[JobPlan, WorkSpec], None],
-        end: Callable[[], None],
-        changed: Callable[[], None],
-        give_up: Callable[[str], None],
-        timings: WorkerTimings,
-    ) -> None:
-        self._actor = actor
+    def __init__(self, holder: Holder, weights: HeldWeights, timings: WorkerTimings) -> None:
+        self._holder = holder
         self._weights = weights
-        self._load_model = load_model
-        self._begin = begin
-        self._end = end
-        self._changed = changed
-        self._give_up = give_up
         self._timings = timings
         self._job: JobPlan | None = None
         self._spec: WorkSpec | None = None
@@ -87,7 +88,7 @@ class JobHoldings:
         if before is not None and (job is None or job.job_id != before.job_id):
             self._spec, self._has_model, self.problem = None, False, ""
             self._weights.forget_all()
-            self._end()
+            self._holder.end_job()
         if job is None:
             return
         if before is None or before.membership.runner != job.membership.runner:
@@ -95,10 +96,10 @@ class JobHoldings:
         self._spec = job.spec or self._spec
         assert self._spec is not None, "the first plan of a job carries its spec"
         if self._has_model:
-            self._begin(job, self._spec)
+            self._holder.begin_job(job, self._spec)
         self._keep(job)
         if self._loading is None or self._loading.done():
-            self._loading = self._actor.run_task(self._load())
+            self._loading = self._holder.run_task(self._load())
 
     async def _load(self) -> None:
         while (job := self._job) is not None and not self.problem:
@@ -117,18 +118,18 @@ class JobHoldings:
         spec, problem = self._spec, ""
         assert spec is not None, "there is a job"
         try:
-            await self._load_model(spec)
+            await self._holder.load_model(spec)
         except Exception as error:  # whatever is wrong with a model, this worker takes nothing
             log.error("model_not_loaded", reason=str(error), exc_info=error)
             problem = f"the model cannot be loaded: {type(error).__name__}: {error}"
             if not isinstance(error, UserError) or isinstance(error, HubUnreachable):
-                self._give_up(problem)
+                self._holder.give_up(problem)
         if self._job is None or self._job.job_id != job.job_id:
             return  # it was loaded for a job that is over
         self.problem, self._has_model = problem, not problem
         if self._has_model:
-            self._begin(self._job, spec)
-        self._changed()
+            self._holder.begin_job(self._job, spec)
+        self._holder.report()
 
     async def _have_weights(
         self, job: JobPlan, version: Version, parts: Sequence[BundleOffer]
@@ -143,7 +144,7 @@ class JobHoldings:
             self._weights.forget_all()  # it was fetched for a job that is over
         else:
             self._keep(now)
-            self._changed()
+            self._holder.report()
         return True
 
     def _keep(self, job: JobPlan) -> None:

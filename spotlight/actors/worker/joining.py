@@ -42,7 +42,7 @@ class JoiningGroup:
         self._model = model
         self._tell = tell
         self._models = {rank: model}
-        """By rank, of those who were heard of."""
+        """The models of those who were heard of, by rank."""
         self._settled = asyncio.Event()
         """All were heard of, or the group cannot form."""
         self._own_entries: dict[str, bytes] = {}

@@ -69,26 +69,17 @@ class Member(Actor):
         self._shared = shared
         self._leader: ActorRef | None = None
         self._plan = WorkerPlan(0)
-        """The latest."""
+        """The latest plan."""
         self._job: MemberJob | None = None
         self._model: Model | None = None
         """The one that is loaded; it stays warm between jobs."""
         connector = GroupConnector(context, engine, self._loaded_model)
         self._seat: SPMembership = SPMembership(
-            self, context.name, connector, self._report, context.timings.worker
+            self, context.name, connector, self.report, context.timings.worker
         )
         self._batches = Batches()
         self._weights = HeldWeights(engine)
-        self._holdings = JobHoldings(
-            self,
-            self._weights,
-            load_model=self._load_model,
-            begin=self._begin_job,
-            end=self._end_job,
-            changed=self._report,
-            give_up=context.end_process,
-            timings=context.timings.worker,
-        )
+        self._holdings = JobHoldings(self, self._weights, context.timings.worker)
         self._work = BatchWork(
             self, context, engine, self._seat, self._batches, self._weights, shared
         )
@@ -109,7 +100,7 @@ class Member(Actor):
         group = message.group
         if group is not None and self._seat.take(group) and not self._seat.leads:
             self._recall(self._batches)
-        self._report()
+        self.report()
 
     def _set_time_left(self, left_s: float | None) -> None:
         """Commit what runs, give back what has not begun, and stop in time; or go on as before."""
@@ -121,7 +112,7 @@ class Member(Actor):
             if stop_at is not None and not batch.begun:
                 self._end(batch, self._returned(batch))
 
-    def _report(self) -> None:
+    def report(self) -> None:
         """Tell the leader what there is."""
         if self._leader is None:
             return
@@ -145,7 +136,7 @@ class Member(Actor):
 
     # --- the job ---
 
-    async def _load_model(self, spec: WorkSpec) -> None:
+    async def load_model(self, spec: WorkSpec) -> None:
         """Unless it is warm already."""
         self._context.use_threads(spec.threads)
         self._model = self._shared.loaded(spec.model)
@@ -156,7 +147,7 @@ class Member(Actor):
             load = self._context.on_accelerator(lambda: self._shared.load(spec.model))
             self._model = await asyncio.wait_for(load, self._context.timings.worker.load_limit_s)
 
-    def _begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
+    def begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
         """A new job, or another plan of the same, which may have another sink."""
         sink = plan.membership.sink
         if self._job is not None and self._job.id == plan.job_id:
@@ -174,7 +165,11 @@ class Member(Actor):
         log.debug("job_begun", actor="member")
         self.run_task(self._work.scoring.prepare(spec.measured_rewards or spec.rewards))
 
-    def _end_job(self) -> None:
+    def give_up(self, reason: str) -> None:
+        """Another process had better try."""
+        self._context.end_process(reason)
+
+    def end_job(self) -> None:
         """The model stays warm."""
         if self._job is not None:
             log.debug("job_forgotten", actor="member")
@@ -298,7 +293,7 @@ class Member(Actor):
         await self._context.ends.wait()
         for batch in self._batches:
             self._end(batch, self._returned(batch))
-        self._report()
+        self.report()
 
     def _failed(self, batch: Batch, error: Exception) -> LeaseFailed:
         requests = batch.message.requests

@@ -21,7 +21,7 @@ from spotlight.types import Prompt
 
 ResultT = TypeVar("ResultT")
 Scorers = dict[bytes, Scorer]
-"""By what the job says of them."""
+"""One scorer by what the job says of it."""
 
 log = structlog.get_logger(__name__)
 
@@ -31,7 +31,7 @@ class Scored:
     """What scoring a batch gave."""
 
     rewards: tuple[tuple[float, ...], ...]
-    """Of each request, in their order."""
+    """The rewards of each request, in their order."""
     seconds: float
 
 

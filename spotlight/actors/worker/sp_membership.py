@@ -43,7 +43,7 @@ class _StepRun:
     group: StepGroup
     broken: asyncio.Future[None]
     call: Follow | None = None
-    """With which the others were called, if this member leads."""
+    """What the others were called with, if this member leads."""
     others: tuple[Seat, ...] = ()
 
     def over(self, error: TransportError | None = None) -> None:

@@ -94,7 +94,7 @@ class TrainerRank(Actor):
         self._latest: Train | None = None
         self._orders: dict[_Key, _Order] = {}
         self._answers: dict[str, tuple[_Key, TrainerReport]] = {}
-        """To the last order of each kind that was carried out."""
+        """The answers to the last order of each kind that was carried out."""
 
     # --- who may say what ---
 

@@ -23,7 +23,7 @@ log = structlog.get_logger(__name__)
 ResultT = TypeVar("ResultT")
 
 EXIT_CODE = 70
-"""Of a process that ends because it can do nothing more."""
+"""The exit code of a process that ends because it can do nothing more."""
 _PRECEDENCE: tuple[WorkerState, ...] = (
     "train",
     "rollout",

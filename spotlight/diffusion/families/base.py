@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 GREATEST = 1_000_000
-"""Of any size that a configuration names: a thousand times that of known models."""
+"""The greatest size that a configuration may name: a thousand times that of known models."""
 Size = Annotated[int, msgspec.Meta(ge=1, le=GREATEST)]
 
 TOKEN_ENCODER = "TokenTextEncoder"
@@ -85,7 +85,8 @@ class Facts:
     shared_text: int | None
     """Tokens of text that members of a group share out; None for none, or an unknown number."""
     config: msgspec.Struct
-    """Of the transformer: two with the same take the same time for a denoising step."""
+    """The configuration of the transformer: two with the same take the same time for a denoising
+    step."""
     vocabulary: TokenVocabulary | None = None
     """What its text encoder reads, if that is a `TokenTextEncoder`."""
     pixel_space: bool = False
@@ -132,8 +133,8 @@ class Family(ABC):
     """Tokens that its prompts can be padded to, rising, where padding is hidden from the
     transformer; the last are `most_tokens`. None where padding means something to it."""
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
-    """Of which token sequences the queries, keys and values of a module are made, for sequence
-    parallelism. None at all: its keys are whole on every member."""
+    """The token sequences that the queries, keys and values of a module are made of, for sequence
+    parallelism. A module with none has whole keys on every member."""
     cuts: ClassVar[Mapping[str, Mapping[str, int]] | None] = None
     """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
@@ -51,7 +51,7 @@ class Flux(Family):
     pipeline = "FluxPipeline"
     transformer = "FluxTransformer2DModel"
     vae = "AutoencoderKL"
-    text_encoders: Mapping[str, str] = {
+    text_encoders: ClassVar[Mapping[str, str]] = {
         "text_encoder": "CLIPTextModel",
         "text_encoder_2": "T5EncoderModel",
     }
@@ -70,9 +70,9 @@ class Flux(Family):
         "ff_context.net.0.proj",
         "ff_context.net.2",
     )
-    """Flow-GRPO's list."""
+    """The list is Flow-GRPO's."""
     most_tokens = _T5_TOKENS
-    attention: Mapping[str, tuple[str, ...]] = {
+    attention: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states"),
         "single_transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states"),
     }

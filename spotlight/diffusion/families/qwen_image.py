@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import msgspec
 
@@ -82,7 +82,9 @@ class QwenImage(Family):
     pipeline = "QwenImagePipeline"
     transformer = "QwenImageTransformer2DModel"
     vae = "AutoencoderKLQwenImage"
-    text_encoders: Mapping[str, str] = {"text_encoder": "Qwen2_5_VLForConditionalGeneration"}
+    text_encoders: ClassVar[Mapping[str, str]] = {
+        "text_encoder": "Qwen2_5_VLForConditionalGeneration"
+    }
     tokenizers = ("tokenizer",)
     in_pixel_space = True
     lora_targets = (
@@ -99,10 +101,10 @@ class QwenImage(Family):
         "txt_mlp.net.0.proj",
         "txt_mlp.net.2",
     )
-    """Flow-GRPO's list."""
+    """The list is Flow-GRPO's."""
     most_tokens = QWEN_TEXT_LENGTH
     text_lengths = (64, 128, QWEN_TEXT_LENGTH)
-    attention: Mapping[str, tuple[str, ...]] = {
+    attention: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states")
     }
 
@@ -214,7 +216,8 @@ class QwenImage(Family):
         """Every token is rescaled to the norm of the positive one."""
         combined = super().guide(positive, negative, scale)
         norms = [velocity.norm(dim=-1, keepdim=True) for velocity in (positive, combined)]
-        return combined * (norms[0] / norms[1])
+        rescaled: Tensor = combined * (norms[0] / norms[1])
+        return rescaled
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""

@@ -35,7 +35,7 @@ QWEN_TEXT_LENGTH = 256
 """
 
 _END_TOKENS = 5
-"""Of the template, behind the prompt."""
+"""Tokens of the template behind the prompt."""
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -18,7 +18,7 @@ _INDEX = "model_index.json"
 FAMILIES: Mapping[str, Family] = {
     family.transformer: family for family in (QwenImage(), StableDiffusion3(), Flux(), Wan())
 }
-"""By the class of their transformer in diffusers."""
+"""Every family by the class of its transformer in diffusers."""
 
 
 _FIRST_ENCODER = "text_encoder"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
@@ -51,7 +51,7 @@ class StableDiffusion3(Family):
     pipeline = "StableDiffusion3Pipeline"
     transformer = "SD3Transformer2DModel"
     vae = "AutoencoderKL"
-    text_encoders: Mapping[str, str] = {
+    text_encoders: ClassVar[Mapping[str, str]] = {
         "text_encoder": "CLIPTextModelWithProjection",
         "text_encoder_2": "CLIPTextModelWithProjection",
         "text_encoder_3": "T5EncoderModel",
@@ -67,18 +67,18 @@ class StableDiffusion3(Family):
         "attn.add_v_proj",
         "attn.to_add_out",
     )
-    """Flow-GRPO's list."""
+    """The list is Flow-GRPO's."""
     untrained = frozenset({"pos_embed.pos_embed"})
     own_spacing = True
     most_tokens = _T5_TOKENS
-    attention: Mapping[str, tuple[str, ...]] = {
+    attention: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states"),
         "transformer_blocks.*.attn2": ("hidden_states",),
     }
-    cuts: Mapping[str, Mapping[str, int]] = {
+    cuts: ClassVar[Mapping[str, Mapping[str, int]]] = {
         "transformer_blocks.0": {"hidden_states": 1, "encoder_hidden_states": 1}
     }
-    gathers: Mapping[str, int] = {"proj_out": 1}
+    gathers: ClassVar[Mapping[str, int]] = {"proj_out": 1}
 
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
@@ -65,12 +65,12 @@ class Wan(Family):
     transformer = "WanTransformer3DModel"
     vae = "AutoencoderKLWan"
     schedulers = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
-    text_encoders: Mapping[str, str] = {"text_encoder": "UMT5EncoderModel"}
+    text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "UMT5EncoderModel"}
     tokenizers = ("tokenizer",)
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
     own_spacing = True
     most_tokens = _T5_TOKENS
-    attention: Mapping[str, tuple[str, ...]] = {
+    attention: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "blocks.*.attn1": ("hidden_states",),
         "blocks.*.attn2": (),
     }

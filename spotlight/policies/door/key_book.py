@@ -35,7 +35,7 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The public one of the pair that is derived from it."""
     role: TokenRole
     pool: Pool | None
-    """Of nodes that join by it; None for users."""
+    """The pool of nodes that join by it; None for users."""
     uses: int
     """How many nodes may join by it."""
     expires_at: float | None
@@ -70,7 +70,7 @@ class Passport:
     """What the holder of a key is."""
 
     name: str
-    """Of the node, for a worker that of its node; or the id of the token."""
+    """The name of the node, for a worker that of its node; or the id of the token."""
     role: Role
     pool: Pool | None
     token: str

@@ -1,7 +1,7 @@
 """The exploration planner that gives more candidates to the prompts that gain most by them.
 
 Every prompt group of an iteration is an arm, and a pull is one candidate, so a chunk may be cut
-anywhere. What is maximised is the sum over the groups of the contrast of the seeds kept, per cost.
+anywhere. What is maximised is the sum over the groups of the contrast of the seeds kept.
 An arm's gain is what one more candidate is expected to add, if its spread is the one that is
 expected by what is believed of it; gains fall with every candidate, so to pull the greatest is best
 for spreads that are known. Drawing the spread from belief instead (Thompson sampling) kept less,
@@ -52,14 +52,14 @@ SATURATED = 0.96
 rewards in [0, 1]."""
 
 REVISED = 16
-"""Groups, in turn, whose gain is estimated anew with every chunk though nothing was learnt there:
-what is learnt elsewhere tells of them, too."""
+"""The gain of so many groups, in turn, is estimated anew with every chunk though nothing was learnt
+there: what is learnt elsewhere tells of them, too."""
 
 OTHERS = 4.0
-"""Visits to prompts, at most, that the other categories count as in what is believed of one."""
+"""The other categories count as so many visits to prompts, at most, in what is believed of one."""
 
 _MOST_REPLACED = 8
-"""Times as many gains as there are groups may stand in the heap."""
+"""So many times as many gains as there are groups may stand in the heap."""
 
 _CLOSED = -1.0
 """In place of a gain: the group is given no more."""
@@ -90,12 +90,13 @@ class BanditPlanner:
             describes.
         weights: of the rewards; equal by default.
         categories: one per group; a prompt that was never met is taken to be like its category.
-        costs: of one candidate, one per group, in any unit (GPU-seconds); equal by default.
         knowledge: what earlier iterations taught of these prompts and of all categories.
-        uniform_every: one pull in so many goes round the groups, whatever is believed of them.
 
     Raises `ValueError` when a number is out of range or the sequences differ in length.
     """
+
+    UNIFORM_EVERY = 10
+    """One pull in so many goes round the groups, whatever is believed of them."""
 
     def __init__(
         self,
@@ -110,20 +111,13 @@ class BanditPlanner:
         trained: int | None = None,
         weights: Sequence[float] | None = None,
         categories: Sequence[str] | None = None,
-        costs: Sequence[float] | None = None,
         knowledge: Knowledge | None = None,
-        uniform_every: int = 10,
     ) -> None:
         groups = len(prompts)
         categories = [""] * groups if categories is None else categories
-        costs = [1.0] * groups if costs is None else costs
-        _check(keep, candidates, most, uniform_every)
-        if len(categories) != groups or len(costs) != groups:
-            raise ValueError(
-                f"{groups} prompts, but {len(categories)} categories and {len(costs)} costs"
-            )
-        if not all(0 < cost < math.inf for cost in costs):
-            raise ValueError("costs must be finite and above 0")
+        _check(keep, candidates, most)
+        if len(categories) != groups:
+            raise ValueError(f"{groups} prompts, but {len(categories)} categories")
         self._job_seed = job_seed
         self._iteration = iteration
         self._keep = keep
@@ -133,26 +127,26 @@ class BanditPlanner:
         self._weights = [1.0] * len(rewards.limits) if weights is None else list(weights)
         if len(self._weights) != len(rewards.limits):
             raise ValueError(f"{len(self._weights)} weights for {len(rewards.limits)} rewards")
-        self._uniform_every = uniform_every
         self._before = Knowledge() if knowledge is None else knowledge
-        self._arms = [Arm(*each) for each in zip(prompts, categories, costs, strict=True)]
+        self._arms = [Arm(*each) for each in zip(prompts, categories, strict=True)]
         self._categories = {name: _common(self._before, name) for name in categories}
         known = {**self._before.categories, **self._categories}
         self._everything = sum((known[name] for name in sorted(known)), self._kind.ignorance)
         self._priors: dict[str, tuple[Evidence, float]] = {}
-        """By category, as far as they were asked for since the last score was learnt."""
+        """What a prompt of a category is believed to be, as far as it was asked for since the last
+        score was learnt."""
         self._pool = PromptPool(groups, groups if trained is None else trained)
         self._allowed: Collection[int] = range(groups)
         self._is_restricted = False
         self._challenge: tuple[int, float] | None = None
         """The group of the pool to open next, and what that gains for each candidate."""
         self._owed = deque(sorted(self._pool.opened) * keep)
-        """Groups that lack candidates, once for each."""
+        """The groups that lack candidates, once for each."""
         self._gains = [0.0] * groups
         self._best = [(0.0, group) for group in range(groups)]
         """A heap of all gains, negative, with those that were since replaced."""
         self._changed = set(range(groups))
-        """Groups whose candidates or scores are not yet in their gain."""
+        """The groups whose candidates or scores are not yet in their gain."""
         self._pulls = 0
         self._turn = self._revised = 0
         self._scored = self._weighed = 0
@@ -274,7 +268,7 @@ class BanditPlanner:
             return None
         negative, group = self._best[0]
         self._pulls += 1
-        if negative < 0 and self._pulls % self._uniform_every:
+        if negative < 0 and self._pulls % self.UNIFORM_EVERY:
             return group
         while True:
             group, self._turn = self._turn, (self._turn + 1) % len(self._arms)
@@ -333,7 +327,7 @@ class BanditPlanner:
             return self._kind.first_contrast(self.belief(group), keep, self._full)
 
         found = self._pool.challenger(contrasts, expected)
-        self._challenge = found and (found[0], found[1] / (keep * arms[found[0]].cost))
+        self._challenge = found and (found[0], found[1] / keep)
 
     def _learn(self, arm: Arm) -> None:
         arm.evidence = self._kind.evidence(arm.values)
@@ -361,7 +355,7 @@ class BanditPlanner:
         if group in self._allowed and self._pool.is_open(group) and not is_full:
             live = len(arm.values) + len(arm.awaited)
             standing = Standing(arm.evidence, arm.contrast, arm.again, live)
-            gain = self._kind.gain(arm.parameter, standing, self._keep, self._full) / arm.cost
+            gain = self._kind.gain(arm.parameter, standing, self._keep, self._full)
         if gain != self._gains[group]:
             self._gains[group] = gain
             heappush(self._best, (-gain, group))
@@ -402,10 +396,8 @@ def _common(knowledge: Knowledge, category: str) -> Population:
     return knowledge.categories.get(category, Population()) * POPULATION_FADING
 
 
-def _check(keep: int, candidates: int, most: int, uniform_every: int) -> None:
+def _check(keep: int, candidates: int, most: int) -> None:
     if not 2 <= keep <= most:
         raise ValueError(f"keep must be between 2 and most ({most}), not {keep}")
     if candidates < 0:
         raise ValueError(f"candidates must be at least 0, not {candidates}")
-    if uniform_every < 1:
-        raise ValueError(f"uniform_every must be at least 1, not {uniform_every}")

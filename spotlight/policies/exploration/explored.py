@@ -11,21 +11,19 @@ from spotlight.types import Record
 
 @dataclass(frozen=True)
 class ExplorationPlan:
-    """Explore the prompts of an iteration with the weights that members hold, for the time that
-    training takes.
-    """
+    """Explore the prompts of an iteration, for the time that training takes."""
 
     iteration: int
-    weights_version: int
     prompts: tuple[str, ...]
+    """One for each prompt group; those of a prompt pool are among them."""
     categories: tuple[str, ...]
-    """Of the prompts: those of one category are about as hard."""
+    """The category of each prompt: those of one are about as hard."""
     window_s: float
-    """Predicted training time; ignored when the budget is fixed."""
+    """How many seconds training is predicted to take; ignored when the budget is fixed."""
     knowledge: Knowledge
     """What earlier iterations taught of these prompts and of all categories."""
     share: float
-    """Of the previews that the job allows."""
+    """Which share of all previews that are allowed are worth making."""
 
 
 class Explored(Record, frozen=True, tag=True):
@@ -34,26 +32,28 @@ class Explored(Record, frozen=True, tag=True):
     iteration: int
     seeds: tuple[tuple[int, ...], ...]
     preview_rewards: tuple[tuple[float | None, ...], ...]
-    """Preview reward of each chosen seed; None where exploration did not reach."""
+    """The preview reward of each chosen seed; None where exploration did not reach."""
     previews: int
+    """How many previews counted."""
     late: int
+    """How many previews came too late, or were of no use any more."""
     knowledge: Knowledge = Knowledge()
     """What is known now of the prompts and categories that were explored."""
     probe_seeds: tuple[tuple[int, ...], ...] = ()
-    """Seeds to regenerate even if they are not chosen, per prompt group, and their preview
-    rewards."""
+    """The seeds to regenerate even if they are not chosen, per prompt group."""
     probe_rewards: tuple[tuple[float, ...], ...] = ()
+    """The preview rewards of these seeds."""
     contrast_at_random: float = 0.0
-    """That as many previewed seeds would have, had any been taken, of any prompts."""
+    """The contrast that as many previewed seeds would have, had any been taken, of any prompts."""
     contrast_of_any: float | None = None
-    """The same as a root mean square over the groups, as the contrast of samples is told; None
+    """The same contrast as a root mean square over the groups, as that of samples is told; None
     unless a group has two previews."""
     reused: tuple[int, ...] = ()
-    """Prompt groups whose previews are the samples, as they are: they were made with the weights of
-    the iteration before."""
+    """The prompt groups whose previews are the samples as they are, made with the weights of the
+    iteration before."""
     later: tuple[int, ...] = ()
-    """Of these, the ones that the later updates train on: others of their previews may still be
-    chosen while the first updates are taken. Empty where an iteration is trained in one part."""
+    """Those of them that the later updates train on: others of their previews may still be chosen
+    while the first updates are taken. Empty where an iteration is trained in one part."""
     scale: tuple[float, ...] = ()
     """What each reward of a preview was multiplied with before they were summed; empty where
     nothing was previewed."""

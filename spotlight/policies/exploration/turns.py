@@ -10,35 +10,39 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from spotlight.policies.exploration.planners import Candidate, ExplorationPlanner
+from spotlight.policies.exploration.planners import Candidate, ExplorationPlanner, widest
 
 
 class Turn(NamedTuple):
     """Some groups are given candidates until so many are handed out, those before included."""
 
     groups: Sequence[int] | None
-    """None: those that the first part does not train on."""
+    """The groups; None for those that the first part does not train on."""
     until: float
 
 
 class Turns:
-    """Candidates of a planner, turn by turn; the last turn is for good."""
+    """Candidates of a planner, turn by turn; the last turn is for good.
+
+    Args:
+        turns: at least one.
+        first_part: how many groups the first part trains on; it matters only where a turn is of the
+            others.
+    """
 
     def __init__(
-        self,
-        planner: ExplorationPlanner,
-        turns: Sequence[Turn],
-        others: Callable[[], Sequence[int]] = tuple,
+        self, planner: ExplorationPlanner, turns: Sequence[Turn], first_part: int = 0
     ) -> None:
-        """`turns`: at least one. `others` names the groups that the first part does not train on,
-        when it is their turn."""
         self._planner = planner
         self._turns = deque(turns)
-        self._others = others
+        self._first_part = first_part
         self._issued = 0
+        self.first: tuple[int, ...] = ()
+        """The groups that the first part trains on, once their turn is over and others are given
+        candidates."""
 
     def next_chunk(self, size: int) -> list[Candidate]:
         """As of an `ExplorationPlanner`. A turn whose groups want no more is over."""
@@ -56,6 +60,16 @@ class Turns:
                 groups = self._turns[0].groups
                 self._planner.restrict(self._others() if groups is None else groups)
         return chunk
+
+    def _others(self) -> list[int]:
+        """The groups of the pool but those that the first part trains on, which are chosen now: of
+        the others, it may depend on what is to come which are trained on. All groups where too few
+        are whole yet to choose among: many workers are given many previews before any is scored."""
+        choices = widest(self._planner.choose(), self._first_part)
+        chosen = [group for group, one in enumerate(choices) if one.seeds]
+        if all(choices[group].is_previewed for group in chosen):
+            self.first = tuple(chosen)
+        return [group for group in range(len(choices)) if group not in self.first]
 
 
 def turns_of(groups: int, trained: int, whole: int, in_time: int, in_all: int) -> list[Turn]:

@@ -31,7 +31,7 @@ from spotlight.rewards.serving.batching import Batcher, Outcome, Overloaded
 from spotlight.types import Prompt
 
 _BODY_LIMIT_S = 300
-"""From the head of a request to the end of its body."""
+"""The longest from the head of a request to the end of its body."""
 
 
 class Service:

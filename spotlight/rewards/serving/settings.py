@@ -29,7 +29,7 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     most_waiting: int = 1024
     """Most images that wait; further requests are told to come again. [images]"""
     largest_request_mb: int = 64
-    """[MiB]"""
+    """The largest request that is read. [MiB]"""
     authorization_file: str | None = None
     """Holds the value of the `Authorization` header that requests must bear."""
     authorization_variable: str | None = None

@@ -13,8 +13,6 @@ from spotlight.training.losses.base import LossSetup, Terms, Velocities, row_mea
 from spotlight.training.losses.rows import Noised
 from spotlight.training.losses.surrogate import clipped_surrogate
 
-_CLIP_RANGE = 1.0
-"""Of the authors' recipes: it hardly ever stops anything."""
 _POWER = 0.25
 _TINY = 1e-10
 
@@ -28,19 +26,20 @@ class AWM:
         log p = -s / 0.25 * ((l + 1e-10)^0.25 - 1e-10^0.25)
         ratio = exp(log p - log p_old), with the same eps and s
         loss  = max(-A/c * ratio, -A/c * clip(ratio, 1 - e, 1 + e))
-                + kl * mean((v - v_ref)^2) + awm_kl * mean((v - v_old)^2)
+                + kl * mean((v - v_ref)^2) + old_kl * mean((v - v_old)^2)
     """
 
+    Options = LOSSES["awm"].options
     samplers = LOSSES["awm"].samplers
     metrics = ("ratio_deviation", "clipped", "velocity_change", "kl")
     uses_old_policy = True
 
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
-        self._clip_range = training.clip_range or _CLIP_RANGE
+        self._clip_range: float = setup.options.clip_range
         self._clip = training.largest_advantage
         self._kl = training.kl
-        self._old_kl = training.awm_kl
+        self._old_kl: float = setup.options.old_kl
         self._noised = Noised(setup)
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ class LossSetup:
     """The job's section `sampler`."""
     sigmas: Tensor
     """[steps + 1] float32: the flow times of a rollout, from 1 down to 0."""
+    options: Any
+    """What the job's `training.options` say, as the `Options` of the loss."""
     reuse: bool = False
     """The job's `exploration.reuse`: samples may be one iteration older than the weights."""
 
@@ -46,7 +48,7 @@ class Terms:
     targets: Tensor
     """[M, T, C] float32: the velocity eps - x0 (`Noised`) or the next latents (`Replayed`)."""
     advantages: Tensor
-    """[M] float32"""
+    """[M] float32: the advantage of each row."""
     steps: Tensor
     """[M] int64: the step of the schedule that is replayed; 0 for `Noised`."""
     log_probs: Tensor
@@ -64,13 +66,13 @@ class Velocities(NamedTuple):
     """The velocities [M, T, C] float32 of the terms' rows under three policies."""
 
     current: Tensor
-    """Of the weights that are trained; differentiable."""
+    """The velocities of the weights that are trained; they are differentiable."""
     old: Tensor
-    """Of the weights that roll out, as they were before the iteration's first update: those that
-    sampled, or with reuse those after them; the velocities of `current`, detached, unless the loss
-    uses the old policy."""
+    """The velocities of the weights that roll out, as they were before the iteration's first
+    update: those that sampled, or with reuse those after them; the velocities of `current`,
+    detached, unless the loss uses the old policy."""
     reference: Tensor | None
-    """Of the weights that the job began with; None when `training.kl` is 0."""
+    """The velocities of the weights that the job began with; None when `training.kl` is 0."""
 
 
 class Loss(Protocol):

@@ -19,7 +19,7 @@ _SMALLEST_SCALE = 1e-5
 class DiffusionNFT:
     """DiffusionNFT, arXiv 2509.16117.
 
-    For x_s of a sample x0 with fresh noise eps, and with b = `nft_strength`, c = `advantage_clip`:
+    For x_s of a sample x0 with fresh noise eps, and with b = `strength`, c = `advantage_clip`:
 
         r  = clip(A / (2c) + 1/2, 0, 1)
         v+ = (1 - b) * v_old + b * v,   v- = (1 + b) * v_old - b * v
@@ -27,13 +27,14 @@ class DiffusionNFT:
         loss = c * (r * L(v+) / b + (1 - r) * L(v-) / b) + kl * mean((v - v_ref)^2)
     """
 
+    Options = LOSSES["diffusion_nft"].options
     samplers = LOSSES["diffusion_nft"].samplers
     metrics = ("velocity_change", "kl")
     uses_old_policy = True
 
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
-        self._strength = training.nft_strength
+        self._strength: float = setup.options.strength
         self._clip = training.largest_advantage
         self._kl = training.kl
         self._noised = Noised(setup)

@@ -37,16 +37,14 @@ class FlowGRPO:
     numbers: it does not make up for older weights, of which `exploration.reuse` bounds the drift.
     """
 
+    Options = LOSSES["flow_grpo"].options
     samplers = LOSSES["flow_grpo"].samplers
     metrics: tuple[str, ...] = ("ratio_deviation", "clipped", "kl")
     uses_old_policy = False
-    clip_range = 1e-4
-    """Where the job names none: of the authors' Flow-SDE recipes; log-probabilities are means over
-    the latents."""
 
     def __init__(self, setup: LossSetup) -> None:
         training = setup.training
-        self._clip_range = training.clip_range or self.clip_range
+        self._clip_range: float = setup.options.clip_range
         self._clip = training.largest_advantage
         self._kl = training.kl
         self._replayed = Replayed(setup)

@@ -21,10 +21,9 @@ class GRPOGuard(FlowGRPO):
     factor std makes the ratio of every step spread alike, and the division its gradient as large.
     """
 
+    Options = LOSSES["grpo_guard"].options
     samplers = LOSSES["grpo_guard"].samplers
     uses_old_policy = True
-    clip_range = 2e-6
-    """Where the job names none: of the authors' OCR recipe."""
 
     def ratio(self, terms: Terms, velocities: Velocities, mean: Tensor, std: Tensor) -> Tensor:
         """See `FlowGRPO`."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from spotlight.errors import JobError, LossFailed, SpotlightError
+from spotlight.jobs.losses import LossOptions, NoisedOptions, replays
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.text import error_text
 from spotlight.training.batches import TrainingBatch
@@ -30,11 +31,11 @@ class OwnLoss:
     and when it returns something invalid.
     """
 
-    def __init__(self, name: str, target: str, setup: LossSetup) -> None:
-        """`name` is what the job calls it, `target` its `module:Class`; raises `JobError`."""
+    def __init__(self, name: str, kind: Any, setup: LossSetup) -> None:
+        """`name` is what the job calls it, `kind` its `own_class`; raises `JobError`."""
         self._name = name
         try:
-            self._loss = cast(Loss, _class_of(name, target)(setup))
+            self._loss = cast(Loss, kind(setup))
         except JobError:
             raise
         except Exception as error:
@@ -125,7 +126,37 @@ class OwnLoss:
             ) from error
 
 
-def _class_of(name: str, target: str) -> Any:
+def own_options(name: str, kind: Any) -> type[msgspec.Struct]:
+    """The class of the options of a loss of the user's own; raises `JobError`.
+
+    One that names none has those of `Noised`, and none where it replays the sampler's steps.
+    """
+    found = getattr(kind, "Options", None)
+    if found is None:
+        samplers = getattr(kind, "samplers", ())
+        is_known = isinstance(samplers, Collection)
+        return LossOptions if is_known and samplers and replays(samplers) else NoisedOptions
+    if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
+        raise JobError(
+            "training.loss",
+            f"`{name}`: `Options` must be a class derived from `LossOptions`, not {found!r}",
+        )
+    try:
+        msgspec.inspect.type_info(found)
+    except Exception as error:  # whatever annotations it has
+        raise JobError(
+            "training.loss", f"`{name}`: its `Options` cannot be read: {error_text(error)}"
+        ) from error
+    return found
+
+
+def own_class(name: str, target: str) -> Any:
+    """The class of a loss of the user's own, imported; raises `JobError`.
+
+    Args:
+        name: what the job calls it.
+        target: its `module:Class`.
+    """
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute, None)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.transitions import log_prob, transition
+from spotlight.jobs.losses import NoisedOptions
 from spotlight.training.batches import TrainingBatch
 from spotlight.training.losses.base import LossSetup, Terms, row_mean
 
@@ -18,18 +19,20 @@ _TIMES_STREAM = 2**64 - 1
 
 
 class Noised:
-    """Clean samples with fresh noise, at `training.nft_times` random times of the schedule, or only
-    at the noisiest of them.
+    """Clean samples with fresh noise, at random times of the schedule, or only at the noisiest of
+    them, as `NoisedOptions` say; those of a loss that has other options are the defaults.
 
     A sample's flow times are drawn without replacement until all are used: training happens exactly
     where sampling evaluates the model, as in DiffusionNFT's code, and they are spread rather than
-    clustered. Those that `training.nft_noisiest` leaves out are drawn too, with their noise, so
+    clustered. Those that `noisiest` leaves out are drawn too, with their noise, so
     that the rows which stay are the same as without it.
     """
 
     def __init__(self, setup: LossSetup) -> None:
-        self._times = setup.training.nft_times
-        self._trained = setup.training.trained_times
+        said = setup.options
+        options = said if isinstance(said, NoisedOptions) else NoisedOptions()
+        self._times = options.times
+        self._trained = options.trained_times
         self._sigmas = setup.sigmas[:-1]
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:

@@ -26,7 +26,8 @@ FRAME_LIMIT = 16 * 1024 * 1024
 NAME_LIMIT = 1024
 """Characters of an address or a name."""
 GREATEST_SECONDS = 1e9
-"""Of an ask's time, about thirty years: finite, so that it can be added to a clock."""
+"""The longest time of an ask, about thirty years: it is finite, so that it can be added to a clock.
+"""
 
 Lane = Literal["ordinary", "system"]
 Name = Annotated[str, msgspec.Meta(max_length=NAME_LIMIT)]
@@ -120,7 +121,7 @@ class Kind(enum.IntEnum):
     FAILURE = 3
     """Answers an ask that has no reply."""
     SYSTEM = 4
-    """From runtime to runtime; no actor sees it."""
+    """A runtime says it to a runtime; no actor sees it."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -135,7 +136,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     correlation: Count
     """Ties a reply to its ask; 0 for neither."""
     seconds_left: Seconds | None
-    """Until the asker gives up; a duration, because clocks differ between machines."""
+    """The asker gives up so many seconds from now; it is a duration, because clocks differ between
+    machines."""
     lane: Lane
     body: msgspec.Raw
 

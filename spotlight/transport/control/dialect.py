@@ -37,4 +37,4 @@ class Dialect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ANY_DIALECT = Dialect()
-"""Of processes whose messages are nobody else's: parts of one program."""
+"""The dialect of processes whose messages are nobody else's: parts of one program."""

@@ -10,7 +10,7 @@ Invariant: when nobody answers libzmq's question any more, nobody comes in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Protocol
 
 import zmq
 
@@ -26,11 +26,18 @@ _KEY_BYTES = 32
 _ADMITTED, _REFUSED = (b"200", b"OK"), (b"400", b"not admitted")
 
 
+class DoorOwner(Protocol):
+    """Whose door it is."""
+
+    def report_rejected(self, address: str, reason: Rejection, detail: str) -> None:
+        """Somebody was not let in."""
+
+
 class Doorkeeper:
     """See the module's docstring. One for each context of ZeroMQ.
 
     Args:
-        refused: told of everybody who was not let in, with the reason and a text.
+        owner: hears of everybody who was not let in.
     """
 
     def __init__(
@@ -38,11 +45,11 @@ class Doorkeeper:
         context: zmq.Context[zmq.Socket[bytes]],
         keys: KeyPair,
         guests: Guests,
-        refused: Callable[[str, Rejection, str], None],
+        owner: DoorOwner,
     ) -> None:
         self._keys = keys
         self._guests = guests
-        self._refused = refused
+        self._owner = owner
         self._socket = context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.LINGER, 0)
         # Each connection asks over a pipe of its own, and has one question.
@@ -81,7 +88,7 @@ class Doorkeeper:
             ):
                 self._judge(identity, number, key_text(key))
             case _:
-                self._refused("", "not_admitted", "a connection that proved no key")
+                self._owner.report_rejected("", "not_admitted", "a connection that proved no key")
         return 1
 
     def _judge(self, identity: bytes, number: bytes, key: str) -> None:
@@ -91,4 +98,6 @@ class Doorkeeper:
         self._socket.send_multipart([identity, b"", _VERSION, number, *status, user, b""])
         self._reader.poke()
         if not is_guest:
-            self._refused("", "not_admitted", f"a connection with the key {key}, which is no guest")
+            self._owner.report_rejected(
+                "", "not_admitted", f"a connection with the key {key}, which is no guest"
+            )

@@ -13,9 +13,19 @@ does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from spotlight.transport.control.tcp import Connections
+
+
+class CountedSocket(Protocol):
+    """The socket whose connections are counted."""
+
+    def drain(self) -> None:
+        """Read what has arrived."""
+
+    def turned_away(self, descriptor: int) -> None:
+        """A connection was ended, as there was no room for all."""
 
 
 class OpenConnections:
@@ -24,8 +34,8 @@ class OpenConnections:
     Args:
         limit: of their number.
         farewell_s: so long one that is shown out stays, so that the reason is sent first.
-        drain: reads what has arrived already, so that nobody is turned away whose word is here.
-        turned_away: told of each that had to go for want of room, and is gone.
+        owner: reads what has arrived already, so that nobody is turned away whose word is here, and
+            hears of each that had to go for want of room, and is gone.
     """
 
     def __init__(
@@ -34,18 +44,16 @@ class OpenConnections:
         *,
         limit: int,
         farewell_s: float,
-        drain: Callable[[], None],
-        turned_away: Callable[[int], None],
+        owner: CountedSocket,
     ) -> None:
         self._connections = connections
         self._limit = limit
         self._places_to_wait = max(1, limit // 8)
         self._farewell_s = farewell_s
-        self._drain = drain
-        self._turned_away = turned_away
+        self._owner = owner
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[int, None] = {}
-        """In the order in which they came."""
+        """Those that wait, in the order in which they came."""
         self._guests: dict[int, None] = {}
         """The one that has been silent for the longest time comes first."""
         self._leaving: dict[int, asyncio.TimerHandle] = {}
@@ -108,17 +116,17 @@ class OpenConnections:
             self._making_room.cancel()
 
     def _see_off(self, descriptor: int) -> None:
-        self._drain()
+        self._owner.drain()
         if descriptor in self._leaving:
             self.end(descriptor)
 
     def _make_room(self) -> None:
         self._making_room = None
-        self._drain()
+        self._owner.drain()
         while len(self) > self._limit:
             least_needed = self._least_needed()
             self.end(least_needed)
-            self._turned_away(least_needed)
+            self._owner.turned_away(least_needed)
 
     def _least_needed(self) -> int:
         crowd = self._waiting if len(self._waiting) > self._places_to_wait else self._guests

@@ -10,8 +10,8 @@ asked for every one, so only so many are looked at at a time, however many there
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from itertools import islice
+from typing import Protocol
 
 from spotlight.transport.control.tcp import Connections
 
@@ -19,6 +19,16 @@ LOOKS = 256
 """Connections whose turn it is in a period; beyond so many, each has its turn less often."""
 _HEARTBEAT_BYTES = 128
 """Allowed in each period for heartbeats, which no message accounts for."""
+
+
+class GuardedSocket(Protocol):
+    """The socket whose connections are looked at."""
+
+    def drain(self) -> None:
+        """Read what has arrived."""
+
+    def end_partial(self, descriptor: int) -> None:
+        """End a connection that holds back too much."""
 
 
 class PartialMessageGuard:
@@ -29,18 +39,16 @@ class PartialMessageGuard:
         self,
         connections: Connections,
         *,
+        owner: GuardedSocket,
         period_s: float,
         limit: int,
-        drain: Callable[[], None],
-        found: Callable[[int], None],
     ) -> None:
-        """Looks every `period_s`. A connection may hold back `limit` bytes; `drain` reads what has
-        arrived, `found` is told of a connection that holds back more."""
+        """Looks every `period_s`. A connection may hold back `limit` bytes; the owner hears of one
+        that holds back more."""
+        self._owner = owner
         self._connections = connections
         self._period_s = period_s
         self._limit = limit
-        self._drain = drain
-        self._found = found
         self._loop = asyncio.get_running_loop()
         self._settled: dict[int, tuple[int, int]] = {}
         """Bytes, and the period in which that was so; whoever is next comes first."""
@@ -48,8 +56,8 @@ class PartialMessageGuard:
         self._delivered: set[int] = set()
         """Connections with a whole message since they were looked at."""
         self._suspects: dict[int, None] = {}
-        """Over their limit at the last look. A loop that had stalled may not have come to read what
-        they sent; by the next look, one period later, it has."""
+        """Connections that were over their limit at the last look. A loop that had stalled may not
+        have come to read what they sent; by the next look, one period later, it has."""
         self._timer: asyncio.TimerHandle | None = None
 
     def arrived(self, descriptor: int) -> None:
@@ -77,7 +85,7 @@ class PartialMessageGuard:
 
     def _look(self) -> None:
         self._timer = None
-        self._drain()
+        self._owner.drain()
         self._period += 1
         suspects, self._suspects = self._suspects, {}
         for descriptor in suspects | dict.fromkeys(islice(self._settled, LOOKS)):
@@ -101,6 +109,6 @@ class PartialMessageGuard:
             self._settled[descriptor] = (min(received, settled), self._period)
         elif again:
             self._settled[descriptor] = (received, self._period)
-            self._found(descriptor)
+            self._owner.end_partial(descriptor)
         else:
             self._suspects[descriptor] = None

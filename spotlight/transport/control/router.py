@@ -53,10 +53,10 @@ class Router:
         self._owner = owner
         self._cut_offs = cut_offs
         self._links: dict[bytes, AcceptedLink] = {}
-        """By the name that libzmq knows the connection by."""
+        """The links, by the name that libzmq knows the connection by."""
         self._descriptors: dict[int, AcceptedLink] = {}
         self._of_key: dict[str, dict[AcceptedLink, None]] = {}
-        """In the order in which they came; no entry is empty."""
+        """The links of each key, in the order in which they came; no entry is empty."""
         self._blocked: dict[AcceptedLink, None] = {}
         """Links whose peers read too slowly."""
         self._receiving = False
@@ -87,20 +87,16 @@ class Router:
             self._connections,
             limit=settings.connections,
             farewell_s=settings.times.farewell_s,
-            drain=self._drain,
-            turned_away=self._end_turned_away,
+            owner=self,
         )
         """All connections to it."""
         self._guard = PartialMessageGuard(
             self._connections,
+            owner=self,
             period_s=settings.times.guard_period_s,
             limit=2 * wire.MESSAGE_LIMIT,
-            drain=self._drain,
-            found=self._end_partial,
         )
-        self._silent_peers = SilentPeers(
-            self._connections, times=settings.times, drain=self._drain, found=self._end_silent
-        )
+        self._silent_peers = SilentPeers(self._connections, owner=self, times=settings.times)
         self.monitor_reader = SocketReader(self._monitor, self._receive_event)
         """Reads which connections come and end."""
         self._reader = SocketReader(self._socket, self._receive, self._retry)
@@ -270,14 +266,16 @@ class Router:
             self._owner.link_lost(ended, "disconnected")
         return 1
 
-    def _end_turned_away(self, descriptor: int) -> None:
+    def turned_away(self, descriptor: int) -> None:
+        """A connection was ended, as there was no room for all."""
         link = self._descriptors.pop(descriptor, None)
         text = f"over {self._owner.settings.connections} connections"
         self._owner.report_rejected("" if link is None else link.address, "no_room", text)
         if link is not None:
             self._owner.link_lost(link, text)
 
-    def _end_partial(self, descriptor: int) -> None:
+    def end_partial(self, descriptor: int) -> None:
+        """End a connection that sends a message without end."""
         error = BadInput("oversized", "a message of several parts, without end")
         link = self._descriptors.get(descriptor)
         if link is not None:
@@ -286,12 +284,13 @@ class Router:
             self._owner.report_rejected("", error.reason, str(error))
         self.open.end(descriptor)  # every moment would bring more
 
-    def _end_silent(self, descriptor: int) -> None:
+    def end_silent(self, descriptor: int) -> None:
+        """End a connection whose peer has fallen silent."""
         link = self._descriptors.get(descriptor)
         if link is not None:
             self._owner.link_lost(link, "no heartbeats")
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
         """Read what has arrived, ends of connections first."""
         self.monitor_reader.drain()
         self._reader.drain()

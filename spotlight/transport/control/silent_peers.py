@@ -8,10 +8,20 @@ last received anything, whatever else this process does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import Protocol
 
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.tcp import Connections
+
+
+class ListeningSocket(Protocol):
+    """The socket whose peers are listened to."""
+
+    def drain(self) -> None:
+        """Read what has arrived."""
+
+    def end_silent(self, descriptor: int) -> None:
+        """End a connection whose peer has fallen silent."""
 
 
 class SilentPeers:
@@ -21,17 +31,15 @@ class SilentPeers:
         self,
         connections: Connections,
         *,
+        owner: ListeningSocket,
         times: ConnectionTimings,
-        drain: Callable[[], None],
-        found: Callable[[int], None],
     ) -> None:
-        """Looks every `heartbeat_interval_s`. `drain` reads what has arrived, `found` is told of a
-        connection on which nothing has for `heartbeat_timeout_s` and the time between two pings."""
+        """Looks every `heartbeat_interval_s`. The owner hears of a connection on which nothing has
+        come for `heartbeat_timeout_s` and the time between two pings."""
+        self._owner = owner
         self._connections = connections
         self._period_s = times.heartbeat_interval_s
         self._limit_s = times.heartbeat_timeout_s + times.heartbeat_interval_s
-        self._drain = drain
-        self._found = found
         self._pinging: dict[int, None] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -55,11 +63,11 @@ class SilentPeers:
 
     def _look(self) -> None:
         self._timer = None
-        self._drain()
+        self._owner.drain()
         for descriptor in list(self._pinging):
             silent_s = self._connections.silent_s(descriptor)
             if silent_s is not None and silent_s > self._limit_s and descriptor in self._pinging:
                 del self._pinging[descriptor]
-                self._found(descriptor)
+                self._owner.end_silent(descriptor)
         if self._pinging:
             self._look_later()

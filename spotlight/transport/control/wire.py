@@ -24,7 +24,7 @@ MESSAGE_LIMIT = FRAME_LIMIT + 64 * 1024
 """Bytes of the largest ZeroMQ message; a connection that carries a larger one is cut by libzmq."""
 
 Address = Annotated[str, msgspec.Meta(max_length=200, pattern=r"^[!-~]+\Z")]
-"""Visible ASCII."""
+"""An address is visible ASCII."""
 Incarnation = Annotated[int, msgspec.Meta(gt=0)]
 
 
@@ -53,7 +53,7 @@ class Refusal(msgspec.Struct, frozen=True, tag=True, forbid_unknown_fields=True)
 
     reason: str
     dialect: Dialect = ANY_DIALECT
-    """Of the sender: before a welcome, another one is why."""
+    """What the sender speaks: before a welcome, another dialect is why."""
 
 
 class _AnyHello(msgspec.Struct, frozen=True, tag="Hello"):

@@ -102,7 +102,7 @@ class ZeroMQTransport:
         self._loop = asyncio.get_running_loop()
         self._context = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self.settings.sockets)
-        self.door = Doorkeeper(self._context, self._keys, self.guests, self.report_rejected)
+        self.door = Doorkeeper(self._context, self._keys, self.guests, self)
         try:
             self.router = Router(self, self._context, self._bind, self._cut_offs)
         except UserError:

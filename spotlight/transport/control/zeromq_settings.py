@@ -31,12 +31,12 @@ class ZeroMQSettings:
     nobody: that it is frozen is not noticed by its connections, only that it has ended or that its
     machine is gone. What all heartbeats cost grows faster than their number."""
     connections: int = field(default_factory=lambda: min(16_384, descriptors.limit() // 2))
-    """So many connections of others may there be, those of 1,000 nodes of eight workers among them;
-    beyond it one goes that has proved no key yet, or else was silent for the longest time."""
+    """Most connections of others, those of 1,000 nodes of eight workers among them; beyond it one
+    goes that has proved no key yet, or else was silent for the longest time."""
     dialed: int = field(default_factory=lambda: min(1024, descriptors.limit() // 32))
-    """So many connections are made from here. Each takes four descriptors."""
+    """Most connections that are made from here. Each takes four descriptors."""
     dials_at_once: int = 64
-    """So many of these may be under way."""
+    """Most of these that may be under way at the same time."""
     high_water_mark: int = 128
     """ZeroMQ messages (batches) that libzmq queues for one peer."""
     outbox_frames: int = 4096

@@ -16,9 +16,10 @@ from spotlight.types import BundleOffer
 
 _LENGTH_BYTES = 8
 _FAULT_BYTES = 64 * 1024
-"""Of a mapped file the kernel maps so much at the first touch of a part of it."""
+"""Bytes of a mapped file that the kernel maps at the first touch of a part of them."""
 _MALFORMED = (SafetensorError, LookupError, TypeError, ValueError, RuntimeError)
-"""Besides the format's own error: element types and sizes that it allows and torch does not."""
+"""What reading raises besides the format's own error: element types and sizes that it allows and
+torch does not."""
 
 
 class _Header(msgspec.Struct):

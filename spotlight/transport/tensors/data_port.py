@@ -95,11 +95,11 @@ class DataPort:
         timings: TransferTimings = TransferTimings(),
     ) -> None:
         self.host = advertise or host
-        """By which others reach it."""
+        """The host by which others reach it."""
         self.port = advertise_port
-        """By which others reach it; only after `start`."""
+        """The port by which others reach it; it is there only after `start`."""
         self.fingerprint = "" if certificate is None else certificate.fingerprint
-        """By which others know it; empty if it speaks no TLS."""
+        """The fingerprint by which others know it; empty if it speaks no TLS."""
         self.ucx = ucx
         """Whether it sends by UCX to whoever asks for that; else they get HTTP."""
         self._broken_by_ucx = 0
@@ -115,7 +115,7 @@ class DataPort:
         self._thread: threading.Thread | None = None
         self._answering: set[asyncio.Task[Any]] = set()
         self._transfers: Counter[str] = Counter()
-        """Under way, by who asked for them."""
+        """How many transfers are under way, by who asked for them."""
         self._scopes: dict[asyncio.Timeout, tuple[Served, str]] = {}
         """What ends each of them, of which store it is, and who asked for it."""
 
@@ -291,7 +291,8 @@ class _Server(web.Server):
         self._header_limit_s = header_limit_s
         self._limit = limit
         self._strangers: dict[RequestHandler, tuple[asyncio.TimerHandle, Abort]] = {}
-        """In the order in which they came: what ends each in time, or now."""
+        """Connections that have proved nothing yet, in the order in which they came: what ends each
+        in time, or now."""
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)

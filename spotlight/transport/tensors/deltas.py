@@ -26,7 +26,7 @@ from typing import Any, BinaryIO
 from spotlight.errors import TransferFailed
 
 CHUNK = 8 * 1024 * 1024
-"""Of a bundle, in bytes."""
+"""Bytes of a bundle that one chunk of a delta is made of."""
 WHOLE = (0xFFFFFFFF).to_bytes(4, "little")
 _BLOCK = 2**16
 _SAMPLES = 256

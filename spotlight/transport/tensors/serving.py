@@ -35,7 +35,7 @@ _ENCRYPTED_CHUNK = 256 * 1024
 _FROM = re.compile("bytes=([0-9]{1,20})-")
 _SLOWEST_BYTES_PER_S = 1e6
 _LARGEST_DELTA = 0.5
-"""As a share of its bundle. One that is larger takes more work than it saves."""
+"""The share of its bundle beyond which a delta takes more work than it saves."""
 _ENCODED_AHEAD = 4
 """Chunks of a delta that are made at once, while others are sent."""
 

@@ -60,8 +60,8 @@ _READERS = ""
 _OF_FREE_SPACE = 0.9
 """The rest is for whoever else writes to the disk."""
 _DELTA_BYTES_PER_S = 1e9
-"""So much of a bundle a store compares in a second: where whole bundles come faster, a delta is no
-help."""
+"""Bytes of a bundle that a store compares in a second: where whole bundles come faster, a delta is
+no help."""
 _MOST_BEGUN = 2
 """Copies that broke off and are kept to be gone on with."""
 
@@ -109,9 +109,11 @@ class BundleStore:
         self._durable = durable
         self._issued = itertools.count(1)
         self._tokens: dict[tuple[str, tuple[str, ...]], str] = {}
-        """Of those who may leave bundles, by their names and the folders that it is for."""
+        """The tokens of those who may leave bundles, by their names and the folders that it is for.
+        """
         self._folders: dict[bytes, tuple[str, ...]] = {}
-        """In which of them a token lets its holder leave bundles, by digests; in any if none."""
+        """The folders in which a token lets its holder leave bundles, by its digest; any folder if
+        none is named."""
         self._owners: dict[bytes, str] = {}
         """Whose a token is, by digests: how long it takes to look one up tells nothing about the
         others."""

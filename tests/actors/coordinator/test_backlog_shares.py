@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from fleet_kit import JobNodes
 from hypothesis import given
 from hypothesis import strategies as st
 from job_kit import SETTINGS, STORE, job
 
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.protocol import Demand, NodeReport, WorkerRefs
+from spotlight.actors.protocol import Demand, NodeNotice, NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
-from spotlight.policies.dispatch.matching import Backlog
+from spotlight.policies.requests.matching import Backlog
 from spotlight.policies.step_times import StepTimes
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
 
@@ -42,16 +43,16 @@ class Office:
 
     def __init__(self, *nodes: NodeReport, degree: Any = "auto") -> None:
         spec = job(sampler={"degree": degree}, exploration={"budget": "window"})
-        self.roster = Roster()
+        self.nodes = JobNodes()
         for each in nodes:
-            self.roster.join(each)
+            self.nodes.hear(each)
         self.table: Any = Waiting()
         self.profile = StepProfile("model", StepTimes())
         self.demands = BacklogShares(
             spec.degree,
             "job-1",
             inspect_checkpoint(spec.model),
-            roster=self.roster,
+            roster=self.nodes.tenant,
             table=self.table,
             profile=self.profile,
         )
@@ -105,8 +106,8 @@ def test_a_wish_and_those_who_train_are_passed_on() -> None:
 
 def test_a_node_has_its_own_leases_and_its_workers_share_of_the_rest() -> None:
     office = Office(node("a", 4), node("b", 2), node("c", 2), node("d", 8), node("e", 1))
-    office.roster.leaving.add("d")
-    office.roster.barred = frozenset({"b/1"})
+    office.nodes.hear(msgspec.structs.replace(node("d", 8), notice=NodeNotice("user", None)))
+    office.nodes.bar("b/1")
     office.wait("rollout", 32, b=3, d=1)
     assert office.batches() == {
         "a": {"rollout": 4},
@@ -199,9 +200,9 @@ def test_a_great_change_is_told_at_once(change: str) -> None:
         case "a trainer":
             apart.append("a/1")
         case "a worker came back":
-            office.roster.join(node("a", 2, epoch=7))
+            office.nodes.hear(node("a", 2, epoch=7))
         case "a worker more":
-            office.roster.join(node("a", 3))
+            office.nodes.hear(node("a", 3))
     assert set(office.told(*apart, again=False, **options)) == {"a"}
 
 
@@ -209,7 +210,7 @@ def test_a_node_that_was_away_is_told_at_once() -> None:
     office = Office(node("a", 2))
     office.wait("rollout", 100)
     office.told()
-    office.roster.leave("a")
+    office.nodes.lose("a")
     assert office.told(again=False) == {}
-    office.roster.join(node("a", 2))
+    office.nodes.hear(node("a", 2))
     assert set(office.told(again=False)) == {"a"}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from fleet_kit import JobNodes
 from job_kit import STORE
 from msgspec import structs
 
 from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
-from spotlight.actors.coordinator.tenant.roster import Roster
-from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
+from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeNotice, NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs.hub_names import HubFile
 from spotlight.timings import CheckpointTimings
@@ -27,14 +27,18 @@ def listing(node: str) -> BundleOffer:
 
 class Site:
     def __init__(self) -> None:
-        self.roster = Roster()
-        self.spread = CheckpointSpread(NAME, self.roster, CheckpointTimings(), FILES)
+        self.nodes = JobNodes()
+        self.notices: dict[str, NodeNotice] = {}
+        self.spread = CheckpointSpread(NAME, self.nodes.tenant, CheckpointTimings(), FILES)
 
     def says(self, node: str, *, whole: bool = False, name: str = NAME, **fields: Any) -> bool:
         offer = listing(node) if whole else None
         state = NodeCheckpoint(name, whole, offer, **fields)
         ref = ActorRef("memory://node", "node", 1)
-        report = NodeReport(1, node, "spot", ref, (), STORE, checkpoint=state)
+        report = NodeReport(
+            1, node, "spot", ref, (), STORE, notice=self.notices.get(node), checkpoint=state
+        )
+        self.nodes.hear(report)
         return self.spread.note(report, 0.0, has_tried=True)
 
     def told(self) -> dict[str, CheckpointSource | None]:
@@ -74,7 +78,7 @@ def test_a_node_with_notice_feeds_nobody() -> None:
     site.says("a", whole=True)
     site.says("b")
     assert site.told()["b"] == CheckpointSource(listing("a"), FILES)
-    site.roster.leaving.add("a")
+    site.notices["a"] = NodeNotice("user", None)
     site.says("a", whole=True)
     assert site.told()["b"] == FROM_HUB
 

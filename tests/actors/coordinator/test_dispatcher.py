@@ -22,7 +22,7 @@ from spotlight.actors.protocol import (
     Revoke,
 )
 from spotlight.errors import ActorError
-from spotlight.policies.dispatch.instructions import RequestsGivenUp
+from spotlight.policies.requests.instructions import RequestsGivenUp
 from spotlight.record.run_events import LateResults, LeasesExpired, WorkerLost
 
 pytestmark = pytest.mark.virtual_time

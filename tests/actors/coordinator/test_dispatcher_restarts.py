@@ -15,7 +15,7 @@ from spotlight.actors.protocol import (
     Revoke,
 )
 from spotlight.errors import ActorDied, RemoteError
-from spotlight.policies.dispatch.instructions import RequestsGivenUp
+from spotlight.policies.requests.instructions import RequestsGivenUp
 
 pytestmark = pytest.mark.virtual_time
 

@@ -151,7 +151,7 @@ async def test_a_revoked_node_and_its_workers_are_out_at_once(
         await hall.ask(worker, GetStatus(), COORDINATOR)
     began = asyncio.get_running_loop().time()
     assert await hall.ask(operator, RevokeAccess("big")) == AccessRevoked((), ())
-    await node.watcher.first_down.wait()
+    await asyncio.wait_for(node.watcher.first_down.wait(), 1.0)
     assert asyncio.get_running_loop().time() - began < 0.05
     assert await nodes(hall, operator) == ()
     await asyncio.sleep(10.0)

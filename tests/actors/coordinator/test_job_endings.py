@@ -140,7 +140,7 @@ async def test_a_crash_of_the_dispatcher_fails_the_job(
     def explode(*_: Any) -> None:
         raise LookupError("a bug")
 
-    monkeypatch.setattr("spotlight.policies.dispatch.table.RequestTable.report", explode)
+    monkeypatch.setattr("spotlight.policies.requests.table.RequestTable.report", explode)
     await town.submit(job())
     await town.wait(lambda now: now.outcome == "failed")
 

@@ -24,14 +24,14 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     identify,
     require_same_prompts,
 )
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError, RunFolderError
-from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import RECORDS_AHEAD
 from spotlight.types import Commit, Request, StoreEndpoint
@@ -57,7 +57,7 @@ def opened(
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.sqlite"
+    return tmp_path / "journal.records"
 
 
 def progress(completed: int, **changes: object) -> SavedProgress:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from job_kit import STORE, ReachedAt, job
@@ -40,8 +42,9 @@ def journal_of(folder: RunFolder) -> JobJournal:
 
 def begun(folder: RunFolder) -> JobProgress:
     journal = journal_of(folder)
-    record = JobRecord(RunRecord(folder), "job", pytest.fail)
-    return JobProgress(job(), {}, journal=journal, record=record, settled=lambda _: None)
+    record = JobRecord(RunRecord(folder), "job", SimpleNamespace(fail=pytest.fail))
+    mirroring: Any = SimpleNamespace(take=lambda completed: None)
+    return JobProgress(job(), {}, journal=journal, record=record, mirroring=mirroring)
 
 
 async def test_an_iteration_is_on_record_before_it_counts(folder: RunFolder) -> None:
@@ -66,3 +69,12 @@ async def test_weights_that_are_trained_again_are_validated_again(folder: RunFol
     assert progress.saved.validated == (0, 2, 3)
     progress.rewind_to(2)
     assert progress.saved == journal.progress()[2]
+
+
+async def test_a_checkpoint_has_no_validation_of_weights_after_it(folder: RunFolder) -> None:
+    """Whoever begins again from it trains these weights again."""
+    journal = journal_of(folder)
+    for completed, validated in ((2, (0, 2)), (3, (0, 2, 3))):
+        journal.save_progress(SavedProgress(completed, unexplored(job(), completed), validated))
+    begun(folder).commit(2)
+    assert journal.progress()[2].validated == (0, 2)

@@ -13,7 +13,7 @@ from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
 from town_kit import Town, events, iterations, lines, trained_samples
 
-from spotlight.actors.coordinator.job.job_status import status_pause_s
+from spotlight.actors.coordinator.tenant.tenant import status_pause_s
 from spotlight.actors.protocol import JobStatus
 from spotlight.policies.advantages import group_advantages
 
@@ -48,6 +48,16 @@ async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
     assert set(counted.values()) == {1}, "nothing was lost, so nothing is done twice"
     artifacts = Path(end.run_folder) / "artifacts.d"
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
+
+
+async def test_weights_are_published_once_when_every_rank_has_left_its_part(town: Town) -> None:
+    await town.join("second", "reserved")
+    await with_nodes(town)
+    end = await town.run(job(training={"ranks": 2}))
+    assert (end.outcome, end.reason) == ("finished", "")
+    assert sorted(town.world.published) == [0, 0, 1, 1, 2, 2, 3, 3]
+    published = [event["version"] for event in events(end.run_folder, "weights_published")]
+    assert published == [0, 1, 2, 3]
 
 
 async def test_a_job_waits_for_as_many_reserved_workers_as_it_has_ranks_and_says_so(

@@ -14,7 +14,7 @@ from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal
 from spotlight.actors.protocol import CancelJob, JobAccepted, JobStatus, Train
-from spotlight.policies.trainer_ranks import MOST_RECOVERIES
+from spotlight.policies.trainers import MOST_RECOVERIES
 from spotlight.transport.tensors import BundleStore
 
 pytestmark = pytest.mark.virtual_time

@@ -12,6 +12,7 @@ from job_kit import job, recorder
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
+from spotlight.timings import Timings
 
 pytestmark = pytest.mark.virtual_time
 
@@ -31,16 +32,19 @@ class Site:
     async def open(self, cluster: Cluster) -> None:
         actor = await recorder(await cluster.system("coordinator"), "runner")
         self.shares, self.roster = Shares(), SimpleNamespace(nodes={})
-        self.over = False
-        parts: Any = {
-            "roster": self.roster,
-            "store": None,
-            "publications": None,
-            "shares": self.shares,
-            "is_over": lambda: self.over,
-        }
-        plans: Any = SimpleNamespace(send=lambda: None)
-        self.briefing = NodeBriefing(plans, actor, actor, job().work, "job", **parts)
+        self.tenant: Any = SimpleNamespace(
+            nodes=SimpleNamespace(send=lambda: None),
+            publications=None,
+            roster=self.roster,
+            shares=self.shares,
+            service=SimpleNamespace(work=job().work, hub_files=()),
+            timings=Timings(),
+            trainers=frozenset(),
+            seconds_left=None,
+            is_over=False,
+            run_task=actor.run_task,
+        )
+        self.briefing = NodeBriefing(self.tenant)
 
     def nodes_join(self, count: int) -> None:
         for number in range(count):
@@ -73,6 +77,6 @@ async def test_many_nodes_that_join_together_are_told_the_outcome(site: Site) ->
 
 async def test_nothing_is_told_after_the_end_of_the_job(site: Site) -> None:
     site.nodes_join(1000)
-    before, site.over = site.shares.times, True
+    before, site.tenant.is_over = site.shares.times, True
     await asyncio.sleep(1.0)
     assert site.shares.times == before

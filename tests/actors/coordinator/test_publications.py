@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from fleet_kit import JobNodes
 from job_kit import STORE
 
 from spotlight.actors.coordinator.tenant.publications import Publications, _neighbourhood
-from spotlight.actors.coordinator.tenant.roster import Roster
-from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
+from spotlight.actors.protocol import MissedWeights, NodeNotice, NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings
@@ -36,12 +36,12 @@ class Site:
 
     def __init__(self, *names: str) -> None:
         self.now = 0.0
-        self.roster = Roster()
+        self.nodes = JobNodes()
         self.told_of: list[tuple[str, str]] = []
         """Who could not get a version, and from which machine."""
         self.publications = Publications(
             {},
-            self.roster,
+            self.nodes.tenant,
             WeightsTimings(),
             missed=lambda node, missed: self.told_of.append((node, missed.store.machine)),
         )
@@ -51,15 +51,16 @@ class Site:
 
     def join(self, name: str, **where: Any) -> None:
         node = report(name, store(name, **where))
-        self.roster.join(node)
+        self.nodes.hear(node)
         self.publications.node_changed(name)
 
     def leave(self, name: str) -> None:
-        self.roster.leave(name)
+        self.nodes.lose(name)
         self.publications.node_changed(name)
 
     def notice(self, name: str) -> None:
-        self.roster.leaving.add(name)
+        known = self.nodes.tenant.nodes[name]
+        self.nodes.hear(msgspec.structs.replace(known, notice=NodeNotice("user", None)))
         self.publications.node_changed(name)
 
     def publish(self, version: int, *keep: int, evaluation: bool = False) -> None:
@@ -74,13 +75,19 @@ class Site:
 
     def copied(self, name: str, version: int = 0, **changes: Any) -> bool:
         name = changes.pop("node", name)
-        where = self.roster.nodes[name].store if name in self.roster.nodes else store(name)
+        where = (
+            self.nodes.tenant.nodes[name].store if name in self.nodes.tenant.nodes else store(name)
+        )
         copy = WeightsOffer(version, (bundle(version, where),))
         copies = (msgspec.structs.replace(copy, **changes),)
         return self._note(report(name, where, weights=copies))
 
     def missed(self, name: str, source: str, version: int = 0, *, has_tried: bool = True) -> bool:
-        where = self.roster.nodes[source].store if source in self.roster.nodes else self.origin
+        where = (
+            self.nodes.tenant.nodes[source].store
+            if source in self.nodes.tenant.nodes
+            else self.origin
+        )
         missed = (MissedWeights(version, where),)
         return self._note(report(name, store(name), missed=missed), has_tried=has_tried)
 
@@ -214,7 +221,7 @@ def test_a_node_that_came_back_with_an_empty_store_pulls_again() -> None:
     site.join("a", machine="rebooted")
     assert site.told("a") == {("a", 0): "trainer"}
     site.copied("a", rollout=(bundle(0, store("a")),))
-    assert site.roster.nodes["a"].store != store("a")
+    assert site.nodes.tenant.nodes["a"].store != store("a")
     site.join("b")
     assert site.told() == {("b", 0): "trainer"}
 
@@ -314,7 +321,7 @@ def test_nodes_of_one_machine_or_subnet_pull_from_each_other() -> None:
 def test_what_an_earlier_coordinator_published_can_be_pulled() -> None:
     site = Site("a")
     known = {v: WeightsOffer(v, (bundle(v, STORE),)) for v in (4, 3)}
-    site.publications = Publications(known, site.roster, WeightsTimings())
+    site.publications = Publications(known, site.nodes.tenant, WeightsTimings())
     assert site.told() == {("a", 3): "machine", ("a", 4): "machine"}
     assert (site.publications.newest, site.publications.versions) == (4, {3, 4})
 

@@ -11,11 +11,16 @@ from job_kit import job
 
 from spotlight.actors.coordinator.tenant.request_plans import (
     evaluation_settings,
+    exploration_settings,
+    preview_id,
+    preview_request,
     preview_settings,
+    previewed,
     rollout_settings,
     window_start,
 )
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.explorer import Preview
 
 SAMPLER = {"height": 16, "width": 48, "steps": 4, "guidance": 3.0}
 
@@ -24,9 +29,7 @@ def windowed(**window: object) -> JobSpec:
     return job(sampler={"kind": "flow_sde", "steps": 12, "window": window})
 
 
-def mixgrpo_starts(
-    iterations: int, *, window: int, last: int, every: int, stride: int
-) -> list[int]:
+def mixgrpo_starts(iterations: int, *, window: int, last: int, every: int) -> list[int]:
     """Where the window of each iteration begins: Tencent-Hunyuan/MixGRPO,
     fastvideo/utils/grpo_states.py, `progressive` with overlap and roll-back, turning back as soon
     as the window would be cut short."""
@@ -35,17 +38,17 @@ def mixgrpo_starts(
         starts.append(start)
         stayed += 1
         if stayed == every:
-            start, stayed = start + stride, 0
+            start, stayed = start + 1, 0
         if start + window > last:
             start, stayed = 0, 0
     return starts
 
 
-@pytest.mark.parametrize(("every", "stride"), [(1, 1), (3, 1), (25, 1), (2, 3), (4, 20)])
-def test_a_sliding_window_goes_as_in_mixgrpo(every: int, stride: int) -> None:
-    spec = windowed(length=4, latest=11, placement="sliding", slide_every=every, stride=stride)
+@pytest.mark.parametrize("every", [1, 3, 25])
+def test_a_sliding_window_goes_as_in_mixgrpo(every: int) -> None:
+    spec = windowed(length=4, latest=11, placement="sliding", slide_every=every)
     found = [window_start(spec, iteration) for iteration in range(300)]
-    assert found == mixgrpo_starts(300, window=4, last=11, every=every, stride=stride)
+    assert found == mixgrpo_starts(300, window=4, last=11, every=every)
 
 
 def test_the_authors_own_window_of_24_iterations_is_the_same() -> None:
@@ -88,3 +91,38 @@ def test_validation_images_have_the_guidance_of_rollouts_unless_the_job_says_oth
     other = job(sampler=SAMPLER, validation={"guidance": 1.0})
     assert evaluation_settings(other).guidance == 1.0
     assert rollout_settings(other, 0).guidance == 3.0
+
+
+PREVIEW = Preview(iteration=3, group=1, prompt="a", seed=7)
+
+
+@pytest.mark.parametrize(("weights", "version"), [("previous", 2), ("fresh", 3)])
+def test_a_preview_names_the_weights_and_settings_that_its_iteration_is_explored_with(
+    weights: str, version: int
+) -> None:
+    spec = job(exploration={"budget": "fixed", "weights": weights})
+    request = preview_request(spec, PREVIEW)
+    assert (request.kind, request.iteration, request.weights_version) == ("preview", 3, version)
+    assert (request.group, request.prompt, request.seed) == (1, "a", 7)
+    assert request.settings == preview_settings(spec, 3)
+    assert request.id == preview_id(spec, PREVIEW)
+    assert previewed(request) == PREVIEW
+
+
+def test_what_is_asked_of_exploration_is_what_the_job_says() -> None:
+    spec = job(
+        exploration={"mode": "bandit", "candidates": 6, "prompt_pool": 3, "probes": 2},
+        rewards=[{"weight": 2.0}],
+    )
+    asked = exploration_settings(spec)
+    assert (asked.planner, asked.budget, asked.probes) == ("bandit", "fixed", 2)
+    assert (asked.keep, asked.trained, asked.candidates) == (4, 2, 24)
+    assert (asked.weights, asked.limits) == ((2.0,), ((0.0, 1.0),))
+    assert asked.previews_are_alike and not asked.divides
+
+
+def test_a_job_that_asks_for_it_is_trained_in_two_parts() -> None:
+    spec = job(
+        exploration={"budget": "window", "reuse": True}, training={"updates_per_iteration": 2}
+    )
+    assert exploration_settings(spec).divides

@@ -44,7 +44,7 @@ def test_a_session_goes_on_with_what_its_journal_holds(path: Path) -> None:
 
 
 def test_a_session_whose_journal_is_lost_is_refused(path: Path) -> None:
-    (path / "journal.sqlite").unlink()
+    (path / "journal.records").unlink()
     for _ in range(2):
         with pytest.raises(JournalError, match="is lost"):
             SessionFolder.reopen(path)

@@ -22,22 +22,11 @@ async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
         yield depot
 
 
-async def test_every_sharded_rank_leaves_its_part_in_its_nodes_store_and_another_nodes(
-    depot: Depot,
-) -> None:
-    await depot.train_on("a", "a", "b", "c")
-    depot.states.save(1)
-    told = await depot.told()
-    stores = {number: [store.machine for store in order.stores] for number, order in told.items()}
-    assert stores == {0: ["a", "b"], 1: ["a", "b"], 2: ["b", "c"], 3: ["c", "a"]}
-    assert [order.part for order in told.values()] == [0, 1, 2, 3]
-
-
 async def test_while_only_one_node_trains_the_run_folders_store_has_every_part(
     depot: Depot,
 ) -> None:
     await depot.train_on("a", "a")
-    depot.states.save(1)
+    depot.team.save(1)
     told = await depot.told()
     here = depot.store.writable_by("a", "state")
     assert [order.stores for order in told.values()] == [(node_store("a"), here)] * 2
@@ -45,12 +34,12 @@ async def test_while_only_one_node_trains_the_run_folders_store_has_every_part(
 
 async def test_a_checkpoint_is_made_of_the_parts_of_all_ranks(depot: Depot) -> None:
     await depot.train_on("a", "b")
-    depot.states.save(3)
+    depot.team.save(3)
     told = await depot.told()
-    depot.states.rank_saved(1, depot.saved(told[1]))
+    await depot.hear(1, depot.saved(told[1]))
     await settle()
     assert not depot.checkpoint(3).exists()
-    depot.states.rank_saved(0, depot.saved(told[0]))
+    await depot.hear(0, depot.saved(told[0]))
     await settle()
     data = depot.checkpoint(3).read_bytes()
     assert data.endswith(bytes([0, 1, 2, 3])) and b"DCP_SHARDING_INFO" not in data
@@ -60,12 +49,12 @@ async def test_a_checkpoint_is_made_of_the_parts_of_all_ranks(depot: Depot) -> N
 
 async def test_parts_that_do_not_fit_each_other_end_the_job(depot: Depot) -> None:
     await depot.train_on("a", "b")
-    depot.states.save(3)
+    depot.team.save(3)
     told = await depot.told()
     answers = {number: depot.saved(order) for number, order in told.items()}
     depot.store.put(state_key(3, 1), part_of_state(1, 1))
     for number, answer in answers.items():
-        depot.states.rank_saved(number, answer)
+        await depot.hear(number, answer)
     await settle()
     assert "different states" in depot.failures[0]
     assert depot.checkpointed == []
@@ -74,11 +63,11 @@ async def test_parts_that_do_not_fit_each_other_end_the_job(depot: Depot) -> Non
 async def test_a_sharded_state_can_be_had_while_somebody_has_every_part(depot: Depot) -> None:
     await depot.train_on("a", "b", "c")
     await depot.save(1)
-    depot.roster.leave("a")
+    depot.nodes.lose("a")
     completed, parts = depot.states.kept
     assert (completed, [[it.store.machine for it in part] for part in parts]) == (
         1,
         [["b"], ["b", "c"], ["c"]],
     )
-    depot.roster.leave("b")
+    depot.nodes.lose("b")
     assert depot.states.kept == (1, ())

@@ -7,14 +7,12 @@ import random
 import threading
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import fsspec
 import pytest
 
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
-from spotlight.actors.protocol import JobStatus
-from spotlight.actors.runtime import Actor
 from spotlight.jobs import job_from_data
 from spotlight.record.run_events import RunEvent
 from spotlight.store.object_store import ObjectStore
@@ -37,11 +35,15 @@ class Hanging(ObjectStore):
         return super().read(name, most=most)
 
 
-class Tasks:
-    """Of an actor, all that a mirroring asks for."""
+class Job:
+    """All that a mirroring asks for."""
 
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
+        self.events: list[RunEvent] = []
+
+    def event(self, event: RunEvent) -> None:
+        self.events.append(event)
 
     def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         self.tasks.append(asyncio.create_task(coroutine))
@@ -52,16 +54,8 @@ class Scene:
     def __init__(self, folder: RunFolder) -> None:
         self.store = Hanging()
         self.place = MirrorPlace(self.store, random.Random(0))
-        self.events: list[RunEvent] = []
-        self.tasks = Tasks()
-        self.mirroring = Mirroring(
-            cast(Actor, self.tasks),
-            self.place,
-            folder,
-            "run-1",
-            event=self.events.append,
-            close_limit_s=0.05,
-        )
+        self.job = Job()
+        self.mirroring = Mirroring(self.job, self.place, folder, "run-1", close_limit_s=0.05)
 
     async def hang(self) -> None:
         """Until a copy has begun."""
@@ -85,7 +79,7 @@ async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
     yield scene
     scene.store.answers.set()
     scene.place.close()
-    await asyncio.gather(*scene.tasks.tasks, return_exceptions=True)
+    await asyncio.gather(*scene.job.tasks, return_exceptions=True)
     folder.close()
 
 
@@ -96,27 +90,24 @@ async def test_commits_do_not_wait_and_only_the_newest_is_copied(scene: Scene) -
     status = scene.mirroring.status
     assert status is not None and (status.completed, status.committed) == (None, 3)
     scene.store.answers.set()
-    await scene.tasks.tasks[0]
-    assert [getattr(event, "iteration", None) for event in scene.events] == [0, 3]
+    await scene.job.tasks[0]
+    assert [getattr(event, "iteration", None) for event in scene.job.events] == [0, 3]
 
 
 async def test_the_end_of_a_job_waits_no_longer_than_it_may(scene: Scene) -> None:
     await scene.hang()
-    ended: asyncio.Future[JobStatus] = asyncio.get_running_loop().create_future()
-    scene.mirroring.end(JobStatus(outcome="finished"), ended.set_result)
-    status = await asyncio.wait_for(ended, 30)
-    assert status.outcome == "finished"
-    assert status.mirror is not None
-    assert "was not copied within 0.05 s" in status.mirror.problem
+    await asyncio.wait_for(scene.mirroring.finish(), 30)
+    assert scene.mirroring.status is not None
+    assert "was not copied within 0.05 s" in scene.mirroring.status.problem
 
 
 async def test_a_copy_that_waits_for_another_job_s_is_dropped_with_its_job(scene: Scene) -> None:
     busy = scene.place.thread.submit(scene.store.answers.wait, 30)
     scene.mirroring.take(1)
     await asyncio.sleep(0)
-    scene.tasks.tasks[0].cancel()
-    await asyncio.wait(scene.tasks.tasks)
+    scene.job.tasks[0].cancel()
+    await asyncio.wait(scene.job.tasks)
     scene.store.answers.set()
     await asyncio.wrap_future(busy)
     assert not scene.store.asked.is_set()
-    assert scene.events == []
+    assert scene.job.events == []

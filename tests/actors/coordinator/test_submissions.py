@@ -21,7 +21,6 @@ from runtime_kit import Cluster
 
 from spotlight import failpoints
 from spotlight.actors.coordinator import coordinator as module
-from spotlight.actors.coordinator import runner_starts
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
@@ -210,7 +209,7 @@ async def test_nodes_that_come_and_go_as_a_job_begins_are_known_to_it(
             await go_on.wait()
             await super().started()
 
-    monkeypatch.setattr(runner_starts, "JobRunner", SlowRunner)
+    monkeypatch.setattr(module, "JobRunner", SlowRunner)
     stays, goes = await cluster.system("stays"), await cluster.system("goes")
     await office.join("goes", goes)
     submitting = asyncio.ensure_future(office.submit())

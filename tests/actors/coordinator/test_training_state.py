@@ -20,12 +20,11 @@ from spotlight.actors.coordinator.tenant.job_journal import (
 from spotlight.actors.protocol import (
     ExportedModel,
     ExportModel,
-    SavedState,
-    SaveState,
     Train,
     state_key,
 )
 from spotlight.errors import JournalError, TransferFailed
+from spotlight.policies import trainer_orders as orders
 from spotlight.policies.exploration.explored import Explored
 from spotlight.record.run_metrics import ValidationMetrics
 from spotlight.store.run_folder import checkpoint_path
@@ -43,28 +42,9 @@ async def depot(tmp_path: Path) -> AsyncIterator[Depot]:
 # --- who leaves it where ---
 
 
-async def test_one_rank_of_each_node_leaves_the_state_in_its_nodes_store(depot: Depot) -> None:
-    await depot.train_on("a", "a", "b", "b")
-    depot.states.save(1)
-    told = await depot.told()
-    assert {number: order.stores for number, order in told.items()} == {
-        0: (node_store("a"),),
-        2: (node_store("b"),),
-    }
-
-
-async def test_while_only_one_node_trains_the_run_folders_store_has_the_state_too(
-    depot: Depot,
-) -> None:
-    await depot.train_on("a", "a")
-    depot.states.save(1)
-    told = await depot.told()
-    assert told == {0: SaveState(1, (node_store("a"), depot.store.writable_by("a", "state")))}
-
-
 async def test_the_run_folders_store_has_the_state_when_a_checkpoint_is_due(depot: Depot) -> None:
     await depot.train_on("a", "b")
-    depot.states.save(3)
+    depot.team.save(3)
     told = await depot.told()
     assert told[0].stores == (node_store("a"), depot.store.writable_by("a", "state"))
     assert told[1].stores == (node_store("b"),)
@@ -82,9 +62,9 @@ async def test_lost_trainers_go_on_from_a_state_when_all_have_left_it(depot: Dep
     await depot.train_on("a", "b")
     await depot.save(1, answer=False)
     told = await depot.told()
-    depot.states.rank_saved(1, depot.saved(told[1]))
+    await depot.hear(1, depot.saved(told[1]))
     assert depot.journal.state() is None
-    depot.states.rank_saved(0, depot.saved(told[0]))
+    await depot.hear(0, depot.saved(told[0]))
     at_nodes = ((offer(state_key(1), node_store("a")), offer(state_key(1), node_store("b"))),)
     assert depot.journal.state() == TrainingState(1, at_nodes)
     assert depot.states.kept == (1, at_nodes)
@@ -98,25 +78,13 @@ async def test_the_copy_in_the_run_folders_store_is_the_last_to_be_asked_for(dep
     assert await fetch(last) == b"state 1"
 
 
-async def test_an_answer_to_another_order_changes_nothing(depot: Depot) -> None:
-    await depot.train_on("a")
-    await depot.save(2, answer=False)
-    told = await depot.told()
-    late = structs.replace(told[0], iteration=1)
-    depot.states.rank_saved(0, depot.saved(late))
-    assert depot.journal.state() is None
-    depot.states.rank_saved(0, depot.saved(told[0]))
-    depot.states.rank_saved(0, depot.saved(told[0]))
-    assert depot.used == [0, 1]
-
-
 async def test_samples_are_kept_until_the_state_after_them_is(depot: Depot) -> None:
     await depot.train_on("a")
     await depot.save(1)
     assert depot.used == [0]
     await depot.save(2, answer=False)
     assert depot.used == [0]
-    depot.states.rank_saved(0, depot.saved((await depot.told())[0]))
+    await depot.hear(0, depot.saved((await depot.told())[0]))
     assert depot.used == [0, 1]
 
 
@@ -127,34 +95,6 @@ async def test_without_a_checkpoint_due_nothing_is_written_into_the_run_folder(
     await depot.save(1)
     assert not depot.checkpoint(1).exists()
     assert depot.checkpointed == []
-
-
-async def test_the_next_state_is_left_when_the_one_before_is_on_record(depot: Depot) -> None:
-    """Its place may be that of the state before that one."""
-    await depot.train_on("a")
-    await depot.save(1, answer=False)
-    told = await depot.told()
-    depot.states.save(2)
-    assert await depot.told() == told
-    depot.states.rank_saved(0, depot.saved(told[0]))
-    assert depot.states.kept[0] == 1
-    assert (await depot.told())[0].iteration == 2
-
-
-async def test_a_state_that_a_rank_could_not_leave_any_more_is_none(depot: Depot) -> None:
-    await depot.train_on("a", "b")
-    await depot.save(1)
-    before = depot.journal.state()
-    depot.states.save(2)
-    depot.states.save(3)
-    told = await depot.told()
-    depot.states.rank_saved(0, depot.saved(told[0]))
-    depot.states.rank_saved(1, SavedState(2, ()))
-    assert depot.journal.state() == before
-    for number, order in (await depot.told()).items():
-        depot.states.rank_saved(number, depot.saved(order))
-    await settle()
-    assert depot.states.kept[0] == 3
 
 
 # --- checkpoints ---
@@ -173,10 +113,10 @@ async def test_the_next_state_waits_until_the_checkpoint_is_in_the_run_folder(de
     depot.store.may_hand_out.clear()
     await depot.train_on("a")
     await depot.save(3)
-    depot.states.save(4)
-    depot.team.train(4, 0, ())
+    depot.team.save(4)
+    depot.team.order(orders.Train(4, 0, ()))
     await asyncio.sleep(10.0)
-    depot.states.rank_saved(0, depot.saved((await depot.told())[0]))  # it was reminded
+    await depot.hear(0, depot.saved((await depot.told())[0]))  # it was reminded
     await settle()
     assert (depot.checkpointed, depot.journal.state()) == ([], None)
     assert depot.ranks[0].all(Train) == [], "its word could not say what to save"
@@ -240,17 +180,17 @@ async def test_a_checkpoint_that_is_not_there_is_named(depot: Depot) -> None:
 async def test_a_state_whose_holder_is_gone_is_not_offered(depot: Depot) -> None:
     await depot.train_on("a", "b")
     await depot.save(1)
-    depot.roster.leave("a")
+    depot.nodes.lose("a")
     assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
-    depot.roster.leave("b")
+    depot.nodes.lose("b")
     assert depot.states.kept == (1, ())
 
 
 async def test_a_node_that_came_back_as_another_process_has_no_state(depot: Depot) -> None:
     await depot.train_on("a", "b")
     await depot.save(1)
-    again = structs.replace(depot.roster.nodes["a"], store=structs.replace(STORE, port=77))
-    depot.roster.join(again)
+    again = structs.replace(depot.nodes.tenant.nodes["a"], store=structs.replace(STORE, port=77))
+    depot.nodes.hear(again)
     assert depot.states.kept == (1, ((offer(state_key(1), node_store("b")),),))
 
 
@@ -333,8 +273,8 @@ async def test_the_first_rank_is_told_where_the_best_checkpoint_is(depot: Depot)
 async def test_exported_files_are_in_the_run_folder_all_at_once(depot: Depot) -> None:
     await exporting(depot)
     files = tuple(depot.store.put(f"export/{name}", name.encode()) for name in ("a", "b/c"))
-    await depot.states.rank_exported(0, ExportedModel(9, files))
-    await depot.states.rank_exported(0, ExportedModel(9, files))
+    await depot.hear(0, ExportedModel(9, files))
+    await depot.hear(0, ExportedModel(9, files))
     export = depot.folder.path / "export"
     assert (export / "a").read_bytes() == b"a"
     assert (export / "b" / "c").read_bytes() == b"b/c"
@@ -349,7 +289,7 @@ async def test_files_that_cannot_be_kept_end_the_job_and_leave_the_earlier_expor
     (depot.folder.path / "export").mkdir()
     (depot.folder.path / "export" / "a").write_bytes(b"earlier")
     there = depot.store.put("export/a", b"new")
-    await depot.states.rank_exported(0, ExportedModel(9, (there, structs.replace(there, key=key))))
+    await depot.hear(0, ExportedModel(9, (there, structs.replace(there, key=key))))
     assert (depot.folder.path / "export" / "a").read_bytes() == b"earlier"
     assert "the export cannot be kept" in depot.failures[0]
     assert depot.exported == 0

@@ -7,14 +7,15 @@ import random
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fleet_kit import JobNodes
 from job_kit import Recorder, recorder
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
@@ -55,8 +56,8 @@ class Site:
         self.folder, self.patch = folder, monkeypatch
         self.stores: dict[str, CountingStore] = {}
         self.copies: dict[str, WeightsCopies] = {}
-        self.roster = Roster()
-        self.publications = Publications({}, self.roster, WeightsTimings())
+        self.nodes = JobNodes()
+        self.publications = Publications({}, self.nodes.tenant, WeightsTimings())
         self.key = ""
         """Of the copies."""
         self.missed = 0
@@ -66,9 +67,13 @@ class Site:
         store = self.stores[name] = CountingStore(self.folder / name, token="token")
         await store.start()
         changed = partial(self._changed, name)
-        self.copies[name] = WeightsCopies(self.actor, store, changed, WeightsTimings())
+        self.copies[name] = WeightsCopies(
+            SimpleNamespace(run_task=self.actor.run_task, files_changed=changed),
+            store,
+            WeightsTimings(),
+        )
         self.copies[name].begin("job")
-        self.roster.join(NodeReport(1, name, "spot", REF, (), store.endpoint))
+        self.nodes.hear(NodeReport(1, name, "spot", REF, (), store.endpoint))
         self.publications.node_changed(name)
 
     def direct(self) -> None:

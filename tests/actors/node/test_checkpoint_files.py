@@ -48,8 +48,8 @@ class Site:
     async def open(self) -> None:
         await self.store.start()
         await self.peer.start()
-        actor: Any = SimpleNamespace(run_task=self._run)
-        self.files = CheckpointFiles(actor, self.store, self._changed, TIMINGS)
+        actor: Any = SimpleNamespace(run_task=self._run, files_changed=self._changed)
+        self.files = CheckpointFiles(actor, self.store, TIMINGS)
 
     async def close(self) -> None:
         self.files.begin("")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from job_kit import Recorder, recorder, settle
@@ -46,7 +48,8 @@ class Plan:
     async def open(self, cluster: Cluster, *workers: str) -> None:
         self.system: ActorSystem = await cluster.system("n")
         self.node = await recorder(self.system, "node")
-        self.grouping = Grouping(self.node, "n", self._note, NodeTimings())
+        node: Any = SimpleNamespace(run_task=self.node.run_task, group_planned=self._note)
+        self.grouping = Grouping(node, "n", NodeTimings())
         for worker in workers:
             await self.add(worker)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -58,7 +59,11 @@ class Node:
     def __init__(self, actor: Recorder, store: SlowStore) -> None:
         self.store = store
         self.changes = 0
-        self.copies = WeightsCopies(actor, store, self._change, WeightsTimings())
+        self.copies = WeightsCopies(
+            SimpleNamespace(run_task=actor.run_task, files_changed=self._change),
+            store,
+            WeightsTimings(),
+        )
         self.copies.begin("job")
 
     def _change(self) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 import structlog
 
-from spotlight.actors.protocol.delivery import until_transferred
-from spotlight.errors import TransferFailed
+from spotlight.actors.protocol import Receipt
+from spotlight.actors.protocol.delivery import insist, until_transferred
+from spotlight.errors import AskTimeout, TransferFailed
 from spotlight.timings import DeliveryTimings
 
 pytestmark = pytest.mark.virtual_time
@@ -28,3 +32,26 @@ async def test_a_transfer_that_is_tried_again_and_again_is_logged_once_a_minute(
     told = [line["unlogged"] for line in logs if line["event"] == "transfer_again"]
     assert told[0] == 0
     assert len(told) <= 2 + 90 * timings.retry_pause_s / 60
+
+
+class Asker:
+    """An actor whose receiver asks for more time until so late, is then away once, and takes it."""
+
+    def __init__(self, until_s: float) -> None:
+        self._until = asyncio.get_running_loop().time() + until_s
+        self._was_away = False
+
+    async def ask(self, *_: object, **__: object) -> Receipt:
+        if asyncio.get_running_loop().time() < self._until:
+            return Receipt(0, ask_again=True)
+        if not self._was_away:
+            self._was_away = True
+            raise AskTimeout("no answer")
+        return Receipt(1)
+
+
+async def test_a_receiver_that_asks_for_more_time_is_not_away() -> None:
+    timings = DeliveryTimings()
+    actor: Any = Asker(2 * timings.away_limit_s)
+    anybody: Any = object()
+    assert await insist(actor, lambda: anybody, Receipt(0), wanted=lambda: True, timings=timings)

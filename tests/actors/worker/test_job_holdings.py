@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from plan_kit import Planner
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import Membership
+from spotlight.actors.protocol import JobPlan, Membership
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.job_holdings import JobHoldings
 from spotlight.errors import CheckpointError, HubUnreachable, TransferFailed
@@ -38,18 +38,22 @@ class Bench:
         self.planner = Planner()
         self.membership = Membership(actor.ref, actor.ref, STORE)
         engine: Any = self
-        self.holdings = JobHoldings(
-            actor,
-            HeldWeights(engine),
-            load_model=self._load_model,
-            begin=lambda plan, spec: self.events.append(f"begin {plan.job_id}"),
-            end=lambda: self.events.append("end"),
-            changed=lambda: self.reports.append(self.holdings.versions(evaluation=False)),
-            give_up=self.given_up.append,
-            timings=WorkerTimings(),
-        )
+        self.run_task = actor.run_task
+        self.holdings = JobHoldings(self, HeldWeights(engine), WorkerTimings())
 
-    async def _load_model(self, spec: object) -> None:
+    def begin_job(self, plan: JobPlan, spec: object) -> None:
+        self.events.append(f"begin {plan.job_id}")
+
+    def end_job(self) -> None:
+        self.events.append("end")
+
+    def report(self) -> None:
+        self.reports.append(self.holdings.versions(evaluation=False))
+
+    def give_up(self, reason: str) -> None:
+        self.given_up.append(reason)
+
+    async def load_model(self, spec: object) -> None:
         await asyncio.sleep(SECONDS)
         if self.model_fails:
             raise CheckpointError("no such file")

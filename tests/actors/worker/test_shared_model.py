@@ -21,7 +21,6 @@ from spotlight.actors.protocol import (
     StartTrainer,
     Train,
     TrainerReport,
-    TrainingSample,
 )
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker import torch_engine
@@ -42,7 +41,7 @@ from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import unpack
-from spotlight.types import BundleOffer
+from spotlight.types import BundleOffer, TrainingSample
 
 Tensors = dict[str, torch.Tensor]
 

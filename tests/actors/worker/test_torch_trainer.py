@@ -10,13 +10,13 @@ import torch
 from job_kit import job
 from torch import Tensor
 
-from spotlight.actors.protocol import StartTrainer, Train, TrainingSample
+from spotlight.actors.protocol import StartTrainer, Train
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.progress import Progress
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import BundleOffer, StoreEndpoint, TrainingSample
 from tests.training.fakes import same_bits
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "m", "/r")

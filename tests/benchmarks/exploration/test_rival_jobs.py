@@ -62,7 +62,8 @@ def test_where_rollouts_take_long_spotlight_alone_has_other_settings(task: str) 
 
 def test_the_published_recipe_is_that_of_the_authors() -> None:
     training = virtual_job("ocr", "published", 1).training
-    assert (training.nft_strength, training.advantage_clip, training.kl) == (0.1, 5.0, 1e-4)
+    assert (training.advantage_clip, training.kl) == (5.0, 1e-4)
+    assert training.options["strength"] == 0.1
     assert training.rollout_decay == 0.999
     assert training.rollout_decay_after == 75
     assert training.rollout_decay_growth == 0.0075

@@ -19,7 +19,7 @@ from spotlight_simulation.chaos import scratch_folder
 from spotlight_simulation.numerics import Fingerprints
 from spotlight_simulation.profile import load_profile
 from spotlight_simulation.real_numerics import RealNumerics
-from tests.studies.small_run import Brightness
+from tests.small_run import Brightness
 
 REFERENCE = Case(task="ocr", rival="rollouts", seed=1)
 OTHER = Case(task="ocr", rival="regenerate", seed=1)
@@ -28,7 +28,7 @@ SMALL = {
     "prompts.per_iteration": 2,
     "validation.seeds": 1,
     "sampler.steps": 2,
-    "training.nft_times": 1,
+    "training.options.times": 1,
     "training.warmup_updates": 0,
 }
 
@@ -101,7 +101,7 @@ def test_a_run_is_over_after_its_limit() -> None:
 def test_another_order_of_the_same_samples_gives_other_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("spotlight.studies.one_process.build_scorer", lambda *_: Brightness())
+    monkeypatch.setattr("spotlight_simulation.one_process.build_scorer", lambda *_: Brightness())
     job = virtual_job("ocr", "rollouts", 0, SMALL)
     scores = []
     for numerics in (RealNumerics(job), OtherOrder(job), OtherOrder(job)):

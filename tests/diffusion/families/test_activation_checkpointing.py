@@ -18,8 +18,8 @@ from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, Windo
 from spotlight.training.trainer import Trainer, TrainingBatch
 
 NAMES = [family.name for family in FAMILIES.values()]
-NFT = TrainingSpec(micro_batch=2, nft_times=1, learning_rate=1e-2, kl=0.1)
-GRPO = msgspec.structs.replace(NFT, loss="flow_grpo")
+NFT = TrainingSpec(micro_batch=2, options={"times": 1}, learning_rate=1e-2, kl=0.1)
+GRPO = msgspec.structs.replace(NFT, loss="flow_grpo", options={})
 
 
 @pytest.fixture(autouse=True)

@@ -56,18 +56,20 @@ def test_groups_of_a_pool_have_two_turns():
     assert others == Turn(None, math.inf)
 
 
-def test_a_turn_without_groups_asks_for_them_when_it_begins():
-    asked = []
+def test_a_turn_without_groups_is_of_those_that_do_not_contrast_most_when_it_begins():
+    planner = uniform()
+    turns = Turns(planner, [Turn(range(4), 16), Turn(None, math.inf)], first_part=2)
+    for number, candidate in enumerate(turns.next_chunk(15)):
+        planner.record(candidate, float(number % 8 < 4) if candidate.group in (1, 2) else 0.5)
+    assert counts(turns.next_chunk(7)) == {0: 3, 3: 4}, "one of them was still to come"
+    assert turns.first == (1, 2)
 
-    def others():
-        asked.append(True)
-        return (3,)
 
-    turns = Turns(uniform(), [Turn(range(4), 16), Turn(None, math.inf)], others)
-    turns.next_chunk(15)
-    assert asked == []
-    assert counts(turns.next_chunk(5))[3] == 5
-    assert asked == [True]
+def test_a_turn_without_groups_is_of_all_while_too_few_are_whole_to_choose_among():
+    turns = Turns(uniform(), [Turn(range(4), 16), Turn(None, math.inf)], first_part=2)
+    turns.next_chunk(16)
+    assert counts(turns.next_chunk(4)) == {0: 1, 1: 1, 2: 1, 3: 1}
+    assert turns.first == ()
 
 
 @pytest.mark.parametrize("planner", [uniform, bandit])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.jobs.losses import LOSSES, read_options
 from spotlight.training.losses import LossSetup
 from tests.training.fakes import CHANNELS, SAMPLER, TOKENS
 
@@ -17,7 +18,8 @@ KEYS = list(range(100, 108))
 
 def setup(training: TrainingSpec, sampler: SamplerSpec = SAMPLER) -> LossSetup:
     """What a loss of these sections is made from."""
-    return LossSetup(training, sampler, SIGMAS)
+    options = read_options(training.loss, training.options, LOSSES[training.loss].options)
+    return LossSetup(training, sampler, SIGMAS, options)
 
 
 def velocities(count: int, seed: int) -> Tensor:

@@ -30,6 +30,13 @@ from torch.testing import assert_close
 
 from spotlight.diffusion.transitions import dpmpp_2m, euler, foresee, log_prob, transition
 from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.jobs.losses import (
+    AWMOptions,
+    DiffusionNFTOptions,
+    FlowGRPOOptions,
+    GRPOGuardOptions,
+    LossOptions,
+)
 from spotlight.training.losses import Loss, LossSetup, Terms, Velocities
 from spotlight.training.losses.awm import AWM
 from spotlight.training.losses.diffusion_nft import DiffusionNFT
@@ -59,8 +66,8 @@ def check(loss: Loss, terms: Terms, case: dict[str, Any]) -> None:
     assert_close(gradient, torch.tensor(case["gradient"]), rtol=2e-4, atol=1e-6)
 
 
-def setup(sampler: SamplerSpec, **training: Any) -> LossSetup:
-    return LossSetup(TrainingSpec(**{"advantage_clip": 5.0} | training), sampler, SIGMAS)
+def setup(sampler: SamplerSpec, options: LossOptions, **training: Any) -> LossSetup:
+    return LossSetup(TrainingSpec(**{"advantage_clip": 5.0} | training), sampler, SIGMAS, options)
 
 
 def sampler(kind: str) -> SamplerSpec:
@@ -108,7 +115,9 @@ def test_the_noisy_step_is_its_authors(kind: str) -> None:
 @pytest.mark.parametrize("kind", NOISY)
 def test_flow_grpo_is_its_authors(kind: str, index: int) -> None:
     case = AUTHORS["steps_of"][kind]["flow_grpo"][index]
-    loss = FlowGRPO(setup(sampler(kind), clip_range=case["clip_range"], kl=case["kl"]))
+    loss = FlowGRPO(
+        setup(sampler(kind), FlowGRPOOptions(clip_range=case["clip_range"]), kl=case["kl"])
+    )
     check(loss, replayed(kind), case)
 
 
@@ -116,7 +125,9 @@ def test_flow_grpo_is_its_authors(kind: str, index: int) -> None:
 @pytest.mark.parametrize("kind", ["flow_sde", "dance_sde"])
 def test_grpo_guard_is_its_authors(kind: str, index: int) -> None:
     case = AUTHORS["steps_of"][kind]["grpo_guard"][index]
-    loss = GRPOGuard(setup(sampler(kind), clip_range=case["clip_range"], kl=case["kl"]))
+    loss = GRPOGuard(
+        setup(sampler(kind), GRPOGuardOptions(clip_range=case["clip_range"]), kl=case["kl"])
+    )
     check(loss, replayed(kind), case)
 
 
@@ -125,7 +136,7 @@ def test_diffusion_nft_is_its_authors(case: dict[str, Any]) -> None:
     loss = DiffusionNFT(
         setup(
             SamplerSpec(height=8, width=8),
-            nft_strength=case["strength"],
+            DiffusionNFTOptions(strength=case["strength"]),
             advantage_clip=case["advantage_clip"],
             kl=case["kl"],
         )
@@ -135,9 +146,9 @@ def test_diffusion_nft_is_its_authors(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", AUTHORS["awm"], ids=lambda case: str(case["clip_range"]))
 def test_awm_is_its_authors(case: dict[str, Any]) -> None:
-    names = ("clip_range", "kl", "awm_kl", "advantage_clip")
-    given = {name: case[name] for name in names}
-    check(AWM(setup(SamplerSpec(height=8, width=8), **given)), noised(), case)
+    options = AWMOptions(clip_range=case["clip_range"], old_kl=case["awm_kl"])
+    given = {name: case[name] for name in ("kl", "advantage_clip")}
+    check(AWM(setup(SamplerSpec(height=8, width=8), options, **given)), noised(), case)
 
 
 @pytest.mark.parametrize("case", AUTHORS["dpm2"], ids=lambda case: str(case["steps"]))

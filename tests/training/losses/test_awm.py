@@ -9,10 +9,10 @@ import torch
 from spotlight.training.losses import Velocities
 from spotlight.training.losses.awm import AWM
 from spotlight.training.trainer import Trainer
-from tests.training.fakes import NFT, NOISY, SAMPLER, FakeModel, make_batch
+from tests.training.fakes import NFT, NOISY, SAMPLER, FakeModel, make_batch, with_options
 from tests.training.losses.kit import KEYS, setup, velocities
 
-SPEC = msgspec.structs.replace(NFT, loss="awm", advantage_clip=1.0)
+SPEC = msgspec.structs.replace(NFT, loss="awm", options={"times": 2}, advantage_clip=1.0)
 
 
 def terms_of(loss: AWM):
@@ -46,7 +46,7 @@ def test_advantages_count_up_to_the_clip() -> None:
 
 
 def test_the_distance_to_the_old_policy_has_a_weight_of_its_own() -> None:
-    far, near = (AWM(setup(msgspec.structs.replace(SPEC, awm_kl=weight))) for weight in (2.0, 0.0))
+    far, near = (AWM(setup(with_options(SPEC, old_kl=weight))) for weight in (2.0, 0.0))
     terms = terms_of(far)
     v, old = velocities(len(terms), 0), velocities(len(terms), 1)
     moved = Velocities(v, old, None)

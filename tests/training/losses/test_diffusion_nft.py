@@ -5,7 +5,7 @@ import torch
 from spotlight.jobs import TrainingSpec
 from spotlight.training.losses import Terms, Velocities
 from spotlight.training.losses.diffusion_nft import DiffusionNFT
-from tests.training.fakes import NFT, FakeModel, make_batch
+from tests.training.fakes import NFT, FakeModel, make_batch, with_options
 from tests.training.losses.kit import KEYS, SIGMAS, setup, velocities
 
 
@@ -37,7 +37,9 @@ def plain_nft(terms, batch, v, v_old, v_ref, *, b, clip, kl):
 
 @pytest.mark.parametrize(("strength", "kl"), [(1.0, 0.0), (0.1, 0.0), (0.5, 0.3)])
 def test_nft_loss_and_gradient_are_those_of_the_plain_equations(strength, kl):
-    training = msgspec.structs.replace(NFT, nft_strength=strength, kl=kl, advantage_clip=1.5)
+    training = msgspec.structs.replace(
+        with_options(NFT, strength=strength), kl=kl, advantage_clip=1.5
+    )
     loss, terms = nft_terms(training)
     v, v_old, v_ref = (velocities(len(terms), seed) for seed in range(3))
     v.requires_grad_()
@@ -63,7 +65,7 @@ def test_nft_noises_every_sample_to_times_of_the_schedule():
 
 
 def test_nft_times_repeat_only_when_all_are_used():
-    loss = DiffusionNFT(setup(msgspec.structs.replace(NFT, nft_times=9)))
+    loss = DiffusionNFT(setup(with_options(NFT, times=9)))
     times = loss.terms(make_batch(FakeModel()), range(8), KEYS).sigmas.reshape(8, 9)
     for row in times.tolist():
         assert len(set(row[:6])) == 6
@@ -77,9 +79,9 @@ def test_nft_times_repeat_only_when_all_are_used():
 def test_the_noisiest_times_of_each_sample_are_trained_as_if_they_were_all(times, share, kept):
     """Brute force: of the rows of every sample those with the greatest flow times, the one drawn
     earlier of two that are equal, and nothing of them is changed."""
-    training = msgspec.structs.replace(NFT, nft_times=times)
+    training = with_options(NFT, times=times)
     _, everything = nft_terms(training)
-    _, terms = nft_terms(msgspec.structs.replace(training, nft_noisiest=share))
+    _, terms = nft_terms(with_options(training, noisiest=share))
     noisiest = []
     for first in range(0, 8 * times, times):
         rows = range(first, first + times)
@@ -99,7 +101,7 @@ def test_nft_noise_belongs_to_the_sample_not_to_its_place():
 
 def test_nft_at_the_old_policy_is_the_flow_matching_loss_and_pulls_by_the_advantage():
     """Both errors are L(v) there: the loss is c * L / b and its gradient (2r - 1) * c * L'."""
-    training = msgspec.structs.replace(NFT, nft_strength=0.5, advantage_clip=1.0)
+    training = msgspec.structs.replace(with_options(NFT, strength=0.5), advantage_clip=1.0)
     loss, terms = nft_terms(training)
     v = velocities(len(terms), 0).requires_grad_()
     losses, metrics = loss.evaluate(terms, Velocities(v, v.detach(), None))

@@ -71,7 +71,7 @@ def grpo_terms(kind: str = "flow_sde", kl: float = 0.0):
     model = FakeModel()
     sampler = msgspec.structs.replace(NOISY, kind=kind)
     batch = make_batch(model, sampler)
-    training = msgspec.structs.replace(GRPO, kl=kl, clip_range=0.2)
+    training = msgspec.structs.replace(GRPO, kl=kl, options={"clip_range": 0.2})
     loss = FlowGRPO(setup(training, sampler))
     terms = loss.terms(batch, range(8), KEYS)
     prompts = model.encode_prompts([batch.prompts[row] for row in terms.samples])

@@ -13,7 +13,7 @@ from spotlight.training.trainer import Trainer
 from tests.training.fakes import GRPO, NOISY, FakeModel, make_batch
 from tests.training.losses.kit import KEYS, setup, velocities
 
-GUARD = msgspec.structs.replace(GRPO, loss="grpo_guard", clip_range=0.2)
+GUARD = msgspec.structs.replace(GRPO, loss="grpo_guard", options={"clip_range": 0.2})
 
 
 @pytest.mark.parametrize("kind", ["flow_sde", "dance_sde"])

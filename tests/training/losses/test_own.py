@@ -7,6 +7,7 @@ import sys
 import textwrap
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -18,6 +19,9 @@ from spotlight.training.trainer import Trainer
 from tests.training.fakes import NFT, NOISY, SAMPLER, FakeModel, make_batch
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "losses.md"
+WITH_OPTIONS = re.findall(
+    r"```python\n(# my_options\.py\n.*?)```", PAGE.read_text("utf-8"), re.DOTALL
+)
 DOCUMENTED = re.findall(r"```python\n(# my_losses\.py\n.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
@@ -38,9 +42,9 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def documented(modules) -> None:
-    """The module that the documentation shows."""
-    (text,) = DOCUMENTED
-    modules("my_losses", text)
+    """The modules that the documentation shows."""
+    for name, (text,) in {"my_losses": DOCUMENTED, "my_options": WITH_OPTIONS}.items():
+        modules(name, text)
 
 
 def variant(modules, name: str, **methods: str) -> str:
@@ -51,8 +55,8 @@ def variant(modules, name: str, **methods: str) -> str:
     return f"{name}:Changed"
 
 
-def build(loss: str, sampler=SAMPLER) -> Trainer:
-    training = msgspec.structs.replace(NFT, loss=loss)
+def build(loss: str, sampler=SAMPLER, **options: Any) -> Trainer:
+    training = msgspec.structs.replace(NFT, loss=loss, options={"times": 2, **options})
     return Trainer(FakeModel(), training, sampler, seed=0)
 
 
@@ -81,6 +85,72 @@ def test_an_own_loss_that_restates_one_in_the_box_makes_the_same_update(modules)
         build(loss).train(0, make_batch(FakeModel())) for loss in ("diffusion_nft", "restated:Mine")
     ]
     assert reports[0] == reports[1]
+
+
+@pytest.mark.usefixtures("documented")
+def test_an_option_of_the_documented_loss_changes_the_update() -> None:
+    def train(**options: float) -> float:
+        return build("my_options:Tempered", **options).train(0, make_batch(FakeModel()))["loss"]
+
+    plain = build("my_losses:RewardWeighted").train(0, make_batch(FakeModel()))["loss"]
+    assert train() == train(temperature=1.0) == plain
+    assert train(temperature=0.5) != plain
+
+
+@pytest.mark.parametrize(
+    ("loss", "options", "refusal"),
+    [
+        (
+            "my_options:Tempered",
+            {"temprature": 2.0},
+            "training.options.temprature: `my_options:Tempered` has no option `temprature`; did you"
+            " mean `temperature`?",
+        ),
+        (
+            "my_options:Tempered",
+            {"temperature": 0},
+            "training.options.temperature: must be above 0, not 0",
+        ),
+        (
+            "my_losses:RewardWeighted",
+            {"strength": 1.0},
+            "training.options.strength: `my_losses:RewardWeighted` has no option `strength`; known"
+            " here: noisiest, shared_noise, times",
+        ),
+        (
+            "replayed:Loss",
+            {"times": 4},
+            "training.options.times: `replayed:Loss` has no option `times`; known here: none",
+        ),
+        (
+            "other:Loss",
+            {},
+            "training.loss: `other:Loss`: `Options` must be a class derived from `LossOptions`, not"
+            " <class 'dict'>",
+        ),
+        (
+            "unknown:Loss",
+            {},
+            "training.loss: `unknown:Loss`: its `Options` cannot be read: NameError: name 'Nothing'"
+            " is not defined",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("documented")
+def test_an_option_that_a_loss_cannot_have_is_one_line(
+    modules, loss: str, options: dict[str, Any], refusal: str
+) -> None:
+    head = "from my_options import *\nfrom my_losses import RewardWeighted\n"
+    modules("replayed", f"{head}class Loss(RewardWeighted): samplers = ('flow_sde',)")
+    modules("other", f"{head}class Loss(RewardWeighted): Options = dict")
+    modules(
+        "unknown",
+        f"{head}class Later(NoisedOptions):\n    gone: 'Nothing' = 1\n"
+        "class Loss(RewardWeighted): Options = Later",
+    )
+    with pytest.raises(JobError) as refused:
+        build(loss, **options)
+    assert str(refused.value) == refusal
 
 
 @pytest.mark.usefixtures("documented")

@@ -31,9 +31,10 @@ CASES = [
 
 
 def build(loss: type[FlowGRPO], kind: str, *, reuse: bool = True, **changes: Any) -> FlowGRPO:
-    training = msgspec.structs.replace(GRPO, clip_range=CLIP, **changes)
+    training = msgspec.structs.replace(GRPO, **changes)
     sampler = msgspec.structs.replace(NOISY, kind=kind)
-    return loss(replace(setup(training, sampler), reuse=reuse))
+    options = loss.Options(clip_range=CLIP)
+    return loss(replace(setup(training, sampler), options=options, reuse=reuse))
 
 
 def sampled(loss: FlowGRPO, kind: str) -> tuple[Terms, Tensor]:
@@ -166,7 +167,8 @@ def test_older_samples_give_the_gradient_of_fresh_ones_where_nothing_is_truncate
     """Latents of one number: the gradient of the expected advantage is known."""
     count, s, after = 400_000, SIGMAS[2].item(), SIGMAS[3].item()
     sampler = SamplerSpec(height=8, width=8, kind="dance_sde", noise_level=SPREAD)
-    loss = FlowGRPO(LossSetup(TrainingSpec(clip_range=0.1), sampler, SIGMAS, reuse=True))
+    options = FlowGRPO.Options(clip_range=0.1)
+    loss = FlowGRPO(LossSetup(TrainingSpec(), sampler, SIGMAS, options, reuse=True))
     generator = torch.Generator().manual_seed(0)
     # One state, from which two policies go on with these velocities.
     x, v_behaviour, v_newest = 0.4, 0.5, 0.8

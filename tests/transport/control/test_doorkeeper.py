@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 
 import msgpack
 import pytest
@@ -207,9 +208,8 @@ async def test_a_question_that_is_not_libzmqs_is_not_answered_with_yes(
 ) -> None:
     refused: list[str] = []
     with zmq.Context() as context:
-        keeper = Doorkeeper(
-            context, KeyPair.new(), Guests(), lambda _, reason, text: refused.append(reason)
-        )
+        owner = SimpleNamespace(report_rejected=lambda _, reason, text: refused.append(reason))
+        keeper = Doorkeeper(context, KeyPair.new(), Guests(), owner)
         with context.socket(zmq.DEALER) as asker:
             asker.connect("inproc://zeromq.zap.01")
             asker.send_multipart(request_ or [b"x"])

@@ -33,9 +33,14 @@ class Port:
             self.connections,
             limit=4,
             farewell_s=0.2,
-            drain=lambda: None,
-            turned_away=self.away.append,
+            owner=self,
         )
+
+    def drain(self) -> None:
+        """All that has arrived is read at once."""
+
+    def turned_away(self, descriptor: int) -> None:
+        self.away.append(descriptor)
 
     def let_in(self, *descriptors: int) -> None:
         """Guests come, one after the other."""

@@ -39,13 +39,18 @@ class Guarded:
         self.found: list[int] = []
         self.guard = PartialMessageGuard(
             self.wires,
+            owner=self,
             period_s=PERIOD_S,
             limit=LIMIT,
-            drain=lambda: None,
-            found=self.found.append,
         )
         for descriptor in range(count):
             self.guard.arrived(descriptor)
+
+    def drain(self) -> None:
+        """All that has arrived is read at once."""
+
+    def end_partial(self, descriptor: int) -> None:
+        self.found.append(descriptor)
 
     async def periods(self, count: int, each: Callable[[], None] = lambda: None) -> None:
         for _ in range(count):

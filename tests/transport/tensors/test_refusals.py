@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import threading
 import zlib
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tensor_kit import BIG, TOKEN, elsewhere, files, remote, until
 
 from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.transport.tensors import BundleStore, fetch, upload
+from spotlight.transport.tensors.incoming import in_thread
 from spotlight.transport.tensors.keys import checked
 from spotlight.types import BundleOffer
 
@@ -180,6 +182,30 @@ async def test_an_upload_ends_when_its_token_is_revoked_though_nothing_more_come
     await until(lambda: files(Path(gone.root)) == set())
     with pytest.raises(TransferRefused, match="wrong token"):
         await upload(remote(gone), "b", b"data")
+
+
+async def test_an_upload_whose_token_is_revoked_before_it_is_kept_is_dropped(store, monkeypatch):
+    """All of it has come, and another thread is about to keep it."""
+    sink, root = remote(store.writable_by("w")), Path(store.endpoint.root)
+    keeping, revoked = threading.Event(), threading.Event()
+
+    async def held_up(work):
+        def later():
+            if any((root / file).stat().st_size for file in files(root)):
+                keeping.set()
+                assert revoked.wait(10)
+            return work()
+
+        return await in_thread(later)
+
+    monkeypatch.setattr("spotlight.transport.tensors.store.in_thread", held_up)
+    uploading = asyncio.create_task(upload(sink, "a", b"data"))
+    await until(keeping.is_set)
+    store.revoke("w")
+    revoked.set()
+    with pytest.raises(TransferFailed):
+        await uploading
+    await until(lambda: files(root) == set())
 
 
 async def test_a_bundle_that_is_not_there_is_refused(store):

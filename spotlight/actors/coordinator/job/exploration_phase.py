@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
-from spotlight.actors.coordinator.job.explorer import Explorer, Orders
-from spotlight.actors.coordinator.job.job_phase import JobPhase
-from spotlight.actors.coordinator.job.job_progress import JobProgress
-from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
-from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts, explored_version
-from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
-from spotlight.jobs import JobSpec
+from spotlight.actors.coordinator.tenant.request_plans import (
+    TrainingPrompts,
+    exploration_settings,
+    preview_id,
+    preview_request,
+    previewed,
+)
+from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
 from spotlight.record.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
@@ -22,86 +24,66 @@ from spotlight.types import Request, Result
 log = structlog.get_logger(__name__)
 
 
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
+
+
 class ExplorationPhase:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        shares: knows what evaluations need of the time.
-        in_turn: has a call made in the job runner's next turn.
-        event: writes an event down.
-        explored: called with the iteration whose seeds are chosen, and whether its samples are
-            there already.
-    """
-
-    def __init__(
-        self,
-        job: JobSpec,
-        prompts: TrainingPrompts,
-        *,
-        requests: RequestQueue,
-        phase: JobPhase,
-        progress: JobProgress,
-        shares: BacklogShares,
-        in_turn: Callable[[Callable[[], Awaitable[None]]], None],
-        event: Callable[[SamplesRegenerated], None],
-        explored: Callable[[int, bool], None],
-    ) -> None:
-        self._job = job
+    def __init__(self, job: JobRunner, prompts: TrainingPrompts) -> None:
+        self._job, self._spec = job, job.spec
         self._prompts = prompts
-        self._requests = requests
-        self._phase = phase
-        self._progress = progress
-        self._in_turn = in_turn
-        self._event = event
-        self._shares = shares
-        self._explored = explored
-        self._explorer = Explorer(job, groups=requests.free_groups)
+        self._explorer = Explorer(exploration_settings(job.spec))
         self._unused: tuple[str, ...] = ()
-        """Previews that nobody needs once the choice is on record."""
+        """The requests whose samples nobody needs once the choice is on record."""
 
     def begin(self, iteration: int) -> None:
         """Begin to explore for an iteration."""
-        progress = self._progress
+        progress = self._job.progress
         # Validation waits behind previews, so the end of the window is left to it.
-        window_s = progress.window.predict() - self._shares.seconds_of("evaluation")
-        if self._phase.name == "train":  # which may be under way
-            window_s -= self._phase.seconds
+        window_s = progress.window.predict() - self._job.shares.seconds_of("evaluation")
+        if self._job.phase.name == "train":  # which may be under way
+            window_s -= self._job.phase.seconds
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = self._prompts.of(iteration)
-        version = explored_version(self._job, iteration)
-        plan = progress.exploration.plan(iteration, version, prompts, window_s)
+        plan = progress.exploration.plan(iteration, prompts, window_s)
+        reduction = progress.exploration.reduction(plan)
+        if reduction is not None:
+            self._job.event(reduction)
         progress.metrics.exploration_share = plan.share
-        withdrawn = self._requests.withdraw("preview")  # of the iteration that is trained, if any
-        self._follow(self._explorer.start(plan, self._now(), withdrawn=withdrawn))
+        withdrawn = self._withdraw()  # of the iteration that is trained, if any
+        self._follow(self._explorer.start(plan, *self._moment(), withdrawn=withdrawn))
 
     def end(self, iteration: int) -> None:
         """Choose now, or when the fixed budget is spent; where previews are trained on, as soon as
         it does not pay any more to wait for those in work."""
-        reuses = self._job.trains_on_previews and self._may_reuse(iteration)
-        waits, withdrawn = NONE, list[Request]()
-        if reuses and self._job.exploration.budget == "window":
-            withdrawn = self._requests.withdraw("preview")
+        reuses = self._spec.trains_on_previews and self._may_reuse(iteration)
+        waits, withdrawn = NONE, list[Preview]()
+        if reuses and self._spec.exploration.budget == "window":
+            withdrawn = self._withdraw()
             if not self._explorer.is_whole:
                 waits = patience(
-                    self._job.samples_per_iteration,
+                    self._spec.samples_per_iteration,
                     self._explorer.scored + self._explorer.lacking,
                     self._explorer.scored,
-                    self._requests.arrivals("preview", iteration),
-                    self._phase.seconds,
-                    self._progress.exploration.worth,
+                    self._job.requests.arrivals("preview", iteration),
+                    self._job.phase.seconds,
+                    self._job.progress.exploration.worth,
                 )
         orders = self._explorer.stop(
             iteration,
-            self._now(),
+            *self._moment(),
             reuses=reuses,
             patience=waits,
             withdrawn=withdrawn,
-            first_part_s=self._progress.window.predict() / 2,
+            first_part_s=self._job.progress.window.predict() / 2,
         )
         self._follow(orders)
         if waits.limit_s:
-            asyncio.get_running_loop().call_later(waits.limit_s, self._in_turn, self._go_on)
+            loop = asyncio.get_running_loop()
+            loop.call_later(waits.limit_s, self._job.call_in_turn, self._go_on)
 
     def settle(self, iteration: int) -> bool:
         """The first part of the iteration is trained: whether other samples of the later one are
@@ -110,59 +92,75 @@ class ExplorationPhase:
         explored = orders.explored
         if explored is None:
             return False
-        self._requests.expect_previews(self._explorer.unsubmitted)
-        for kind in orders.cancel:
-            self._requests.cancel(kind)
-        self._progress.settle(explored)
-        if not self._phase.over:  # otherwise nothing is settled
-            self._requests.release(orders.unused)
+        self._job.requests.expect_previews(self._explorer.unsubmitted)
+        if orders.cancel:
+            self._job.requests.cancel("preview")
+        self._job.progress.settle(explored)
+        if not self._job.phase.over:  # otherwise nothing is settled
+            self._job.requests.release(self._ids(orders.unused))
         return True
 
     async def _go_on(self) -> None:
-        self._follow(self._explorer.go_on(self._now()))
+        self._follow(self._explorer.go_on(*self._moment()))
 
     def finished(self, results: Sequence[Result]) -> None:
         """Previews come in, in any order, each once."""
-        self._follow(self._explorer.finished(results, self._now()))
+        if not results:
+            return
+        now, groups = self._moment()
+        chosen_by = len(self._spec.rewards)  # those behind are to train on
+        for one in results:
+            self._explorer.finished(previewed(one.request), one.rewards[:chosen_by], now)
+        self._follow(self._explorer.go_on(now, groups))
 
     def given_up(self, requests: Sequence[Request], reason: str) -> None:
         """Previews that could not be denoised or scored."""
         if requests:
             log.warning("previews_given_up", count=len(requests), reason=reason)
-            self._follow(self._explorer.given_up(requests, self._now()))
+            for request in requests:
+                self._explorer.given_up(previewed(request))
+            self._follow(self._explorer.go_on(*self._moment()))
 
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that
         are trained on."""
-        if self._job.trains_on_previews:
-            self._requests.release(self._unused)
+        if self._spec.trains_on_previews:
+            self._job.requests.release(self._unused)
         else:
-            self._requests.forget("preview", self._progress.exploration.latest.iteration)
+            self._job.requests.forget("preview", self._job.progress.exploration.latest.iteration)
 
     def _may_reuse(self, iteration: int) -> bool:
         """Says so if not. Previews of the newest weights are not older than any sample."""
-        if self._job.exploration.weights == "fresh":
+        if self._spec.exploration.weights == "fresh":
             return True
-        drift = self._progress.training.get("drift")
+        drift = self._job.progress.training.get("drift")
         allowed = may_reuse(drift)
         if not allowed:
-            self._event(SamplesRegenerated(iteration=iteration, drift=drift, most=MOST_DRIFT))
+            self._job.event(SamplesRegenerated(iteration=iteration, drift=drift, most=MOST_DRIFT))
         return allowed
 
     def _follow(self, orders: Orders) -> None:
-        self._requests.expect_previews(self._explorer.unsubmitted)
+        self._job.requests.expect_previews(self._explorer.unsubmitted)
         # Workers choose among what waits: groups are to be whole before they get more.
-        requests, samples = orders.requests, self._job.samples_per_iteration
+        requests = [preview_request(self._spec, preview) for preview in orders.previews]
+        samples = self._spec.samples_per_iteration
         for first in range(0, len(requests), samples):
-            self._requests.submit(requests[first : first + samples])
-        for kind in orders.cancel:
-            self._requests.cancel(kind)
+            self._job.requests.submit(requests[first : first + samples])
+        if orders.cancel:
+            self._job.requests.cancel("preview")
         if orders.explored is not None:
-            explored, self._unused = orders.explored, orders.unused
-            self._progress.exploration.accept(explored)
+            explored, self._unused = orders.explored, self._ids(orders.unused)
+            self._job.progress.exploration.accept(explored)
             wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
-            self._explored(explored.iteration, set(wanted) == set(explored.reused))
+            self._job.explored(explored.iteration, set(wanted) == set(explored.reused))
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _withdraw(self) -> list[Preview]:
+        """Those that nobody has begun."""
+        return [previewed(request) for request in self._job.requests.withdraw("preview")]
+
+    def _ids(self, previews: Iterable[Preview]) -> tuple[str, ...]:
+        return tuple(preview_id(self._spec, preview) for preview in previews)
+
+    def _moment(self) -> tuple[float, int]:
+        """The time, and how many SP groups may preview now."""
+        return asyncio.get_running_loop().time(), self._job.requests.free_groups()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from spotlight.actors.coordinator.job.run_record import RunRecord
 from spotlight.actors.protocol import Outcome
 
 
@@ -11,11 +10,11 @@ class JobPhase:
     """See the module's docstring. A job that has ended is in the phase `finished`.
 
     Args:
-        clock: seconds of run time.
+        run: has the clock.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, run: RunRecord) -> None:
+        self._run = run
         self._began = 0.0
         self._lasted: dict[str, float] = {}
         """Seconds, of the last phase of each name."""
@@ -33,13 +32,13 @@ class JobPhase:
     @property
     def seconds(self) -> float:
         """Since the phase began."""
-        return self._clock() - self._began
+        return self._run.time_s() - self._began
 
     def enter(self, name: str) -> None:
         """Another phase begins."""
         self._lasted[self.name] = self.seconds
         self.name = name
-        self._began = self._clock()
+        self._began = self._run.time_s()
 
     def pop_duration(self, name: str) -> float:
         """How long the last phase of that name was; 0 if it was taken before, or there was none."""

@@ -5,17 +5,18 @@ What a kill must not undo is in the journal when a call returns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from spotlight.actors.coordinator.job.exploration_record import ExplorationRecord
 from spotlight.actors.coordinator.job.job_record import JobRecord
+from spotlight.actors.coordinator.job.mirroring import Mirroring
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal, SavedProgress
-from spotlight.actors.coordinator.tenant.request_plans import unexplored
+from spotlight.actors.coordinator.tenant.request_plans import exploration_settings, unexplored
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.exploration.explored import Explored
+from spotlight.policies.exploration.record import ExplorationRecord
 from spotlight.policies.exploration.training_window import WindowPredictor
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_metrics import IterationMetrics
@@ -27,8 +28,7 @@ class JobProgress:
 
     Args:
         categories: of training prompts.
-        settled: called with the iterations of the checkpoint, when the run can be gone on with from
-            there.
+        mirroring: copies the run when it can be gone on with from a checkpoint.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class JobProgress:
         *,
         journal: JobJournal,
         record: JobRecord,
-        settled: Callable[[int], None],
+        mirroring: Mirroring,
     ) -> None:
-        self._settled = settled
+        self._mirroring = mirroring
         self._job = job
         self._categories = categories
         self._journal = journal
@@ -57,9 +57,14 @@ class JobProgress:
         known = self._journal.progress().get(completed)
         self.saved = known or SavedProgress(0, unexplored(self._job, 0), ())
         self.window = WindowPredictor(self.saved.training_seconds)
-        learnt = self._journal.knowledge(completed)
         self.exploration = ExplorationRecord(
-            self._job, self.saved, learnt, self._categories, self._record.event
+            exploration_settings(self._job),
+            self.saved.explored,
+            self._journal.knowledge(completed),
+            categories=self._categories,
+            agreement=self.saved.agreement,
+            gain=self.saved.gain,
+            worth=self.saved.worth,
         )
         self.metrics = IterationMetrics(iteration=completed)
         self.flat_iterations = self.saved.flat_iterations
@@ -109,7 +114,7 @@ class JobProgress:
         completed, validated = self.saved.completed, self.saved.validated
         self._record.write(lambda: self._record.run.rewind(completed, validated))
         self._record.write(lambda: self._journal.records_follow(self.saved))
-        self._settled(self.committed)
+        self._mirroring.take(self.committed)
 
     def open_metrics(self, iteration: int) -> IterationMetrics:
         """The metrics of that iteration, which are new ones for a new iteration."""
@@ -171,7 +176,7 @@ class JobProgress:
         self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
         last = self._job.keep_checkpoints
         self._record.write(lambda: self._record.run.keep_checkpoints(completed, last=last))
-        self._settled(completed)
+        self._mirroring.take(completed)
 
     def _save(self) -> None:
         self._record.write(lambda: self._journal.save_progress(self.saved))

@@ -5,6 +5,7 @@ nothing is written after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -18,19 +19,26 @@ from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 log = structlog.get_logger(__name__)
 
 
+class Endable(Protocol):
+    """What cannot go on without its records."""
+
+    def fail(self, reason: str) -> None:
+        """End it."""
+
+
 class JobRecord:
     """See the module's docstring.
 
     Args:
         run: what is written to.
-        job: its name, for the log.
-        fail: ends the job with a reason.
+        name: of the job, for the log.
+        job: ends when something cannot be written.
     """
 
-    def __init__(self, run: RunRecord, job: str, fail: Callable[[str], None]) -> None:
+    def __init__(self, run: RunRecord, name: str, job: Endable) -> None:
         self.run = run
-        self._log = EventLog(job)
-        self._fail = fail
+        self._log = EventLog(name)
+        self._job = job
         self._unwritable = False
 
     def write(self, write: Callable[[], None]) -> None:
@@ -62,7 +70,7 @@ class JobRecord:
     def stop_for(self, error: RunFolderError) -> None:
         """Something could not be written."""
         log.error("run_folder", reason=str(error))
-        self._fail(str(error))
+        self._job.fail(str(error))
         self._unwritable = True
 
     def close(self) -> None:

@@ -15,36 +15,54 @@ with a reason, resumable.
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import structlog
 
-from spotlight.actors.coordinator.job.job_parts import Callbacks, JobParts, JobSetup
-from spotlight.actors.coordinator.job.job_status import status_of, status_pause_s
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.job.exploration_phase import ExplorationPhase
+from spotlight.actors.coordinator.job.job_phase import JobPhase
+from spotlight.actors.coordinator.job.job_progress import JobProgress
+from spotlight.actors.coordinator.job.job_record import JobRecord
+from spotlight.actors.coordinator.job.job_status import status_of
+from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
+from spotlight.actors.coordinator.job.rollout_phase import RolloutPhase
+from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.job.trainers import Trainers
+from spotlight.actors.coordinator.job.training_phase import TrainingPhase
+from spotlight.actors.coordinator.job.training_state import TrainingStates
+from spotlight.actors.coordinator.job.validations import Validations
+from spotlight.actors.coordinator.job.weights_publisher import WeightsPublisher
+from spotlight.actors.coordinator.tenant.job_journal import Identity, JobJournal
+from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.tenant.request_queue import Ended
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
 from spotlight.actors.protocol import (
-    CancelJob,
     JobStatus,
     NodeReport,
     Outcome,
     TrainerReport,
-    WorkerReport,
 )
 from spotlight.actors.runtime import (
-    Actor,
-    ActorRef,
-    Message,
-    from_this_process,
     garbage,
     handles,
 )
+from spotlight.jobs import JobSpec
+from spotlight.jobs.hub_names import HubFile
 from spotlight.policies import iteration as step
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.resume import ResumePoint
+from spotlight.preflight.checks import JobFiles
 from spotlight.record import run_events
+from spotlight.store.run_folder import RunFolder
+from spotlight.trackers import CallbackThread
+from spotlight.trackers.building import named_trackers
+from spotlight.trackers.tracked_run import TrackedRun
 from spotlight.types import Request
 
 log = structlog.get_logger(__name__)
@@ -55,290 +73,272 @@ _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
 
 
-class JobRunner(Actor):
-    """See the module's docstring.
+@dataclass(frozen=True)
+class JobSetup:
+    """What a job is made from."""
 
-    Args:
-        plans: of all nodes.
-        coordinator: who may cancel the job.
-        nodes: who is there already.
-        on_status: called with the job's status, now and then.
-        on_end: called once with the last status; the runner is to be stopped then.
-        on_loss: called once when the trainers are lost: the runner is to be stopped, and the job to
-            be run again from what they left, with whoever is there.
-    """
+    job: JobSpec
+    identity: Identity
+    folder: RunFolder
+    files: JobFiles
+    """What the files that the job names hold."""
+    came_back: bool
+    """An earlier runner was ended in the middle of this job, with its coordinator or because
+    trainers were lost, and its nodes may be there."""
+    mirror: MirrorPlace | None
+    """The run is copied to there."""
+    hub_files: tuple[HubFile, ...] = ()
+    """The checkpoint has these files, if it is one of the hub."""
 
-    def __init__(
-        self,
-        setup: JobSetup,
-        plans: NodePlans,
-        *,
-        coordinator: ActorRef,
-        nodes: tuple[NodeReport, ...],
-        on_status: Callable[[JobStatus], None],
-        on_end: Callable[[JobStatus], None],
-        on_loss: Callable[[], None],
-    ) -> None:
-        self._setup = setup
-        self._job = setup.job
-        self._timings = setup.timings.coordinator
-        self._coordinator = coordinator
-        self._waiting_nodes = nodes
-        self.ended: JobStatus | None = None
-        """Its last status."""
-        self._on_status = on_status
-        self._on_loss = on_loss
-        callbacks = Callbacks(
-            requests_ended=lambda ended: self.call_in_turn(partial(self._end_requests, ended)),
-            rolled_out=lambda iteration: self._carry_out(self._machine.rolled_out(iteration)),
-            first_trained=lambda iteration: self._carry_out(self._machine.first_trained(iteration)),
-            trained=self._end_training,
-            published=lambda version: self._carry_out(self._machine.weights_published(version)),
-            explored=lambda number, ready: self._carry_out(self._machine.explored(number, ready)),
-            validated=lambda version: self._carry_out(self._machine.validation_done(version)),
-            saved=lambda completed: self._carry_out(self._machine.progress_saved(completed)),
-            exported=lambda: self._carry_out(self._machine.exported()),
-            replace=self._replace,
-            fail=partial(self._end, "failed"),
-            stop=self._stop_for,
+    def service(self) -> Service:
+        """What the job wants of the nodes."""
+        job = self.job
+        return Service(
+            id=self.identity.job_id,
+            title=job.name,
+            owner=self.identity.owner,
+            work=job.work,
+            checkpoint=self.files.checkpoint,
+            hub_files=self.hub_files,
+            metadata=self.files.metadata,
+            degree=job.degree,
+            score_attempts=job.scoring.attempts,
+            trained_on=job.trained_on,
         )
-        self._parts = parts = JobParts(self, setup, plans, callbacks)
-        self._on_end = partial(parts.mirroring.end, then=on_end)
-        self._phase, self._progress, self._journal = parts.phase, parts.progress, parts.journal
-        self._record, self._roster, self._team = parts.record, parts.roster, parts.team
-        self._machine = parts.progress.machine(parts.publications.versions)
+
+    def listen_s(self, around: Surroundings) -> float:
+        """What nodes still do is told by then; until then nothing is granted."""
+        times = around.timings.coordinator
+        if not self.came_back:
+            return 0.0
+        return times.takeover_s if around.nodes else times.listen_s
+
+
+class JobRunner(Tenant):
+    """See the module's docstring."""
+
+    def __init__(self, setup: JobSetup, around: Surroundings) -> None:
+        self.spec = job = setup.job
+        files, folder, identity = setup.files, setup.folder, setup.identity
+        self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
+        run = RunRecord(folder, self.callbacks)
+        self.phase = JobPhase(run)
+        self.record = JobRecord(run, job.name, self)
+        super().__init__(
+            around,
+            setup.service(),
+            journal=JobJournal(folder.journal, around.store, self.record.stop_for),
+            profile=StepProfile(files.checkpoint.fingerprint, run.step_times()),
+            came_back=setup.came_back,
+            listen_s=setup.listen_s(around),
+        )
+        close_s = self.timings.coordinator.trackers_close_s
+        self.mirroring = Mirroring(
+            self, setup.mirror, folder, identity.job_id, close_limit_s=close_s
+        )
+        self.progress = JobProgress(
+            job,
+            files.categories,
+            journal=self.journal,
+            record=self.record,
+            mirroring=self.mirroring,
+        )
+        texts = [prompt.text for prompt in files.train.items]
+        prompts = TrainingPrompts(job, texts, sorts=self.journal.sorts_prompts)
+        self.rollouts = RolloutPhase(self, prompts)
+        self.exploration = ExplorationPhase(self, prompts)
+        self.validations = Validations(self, [prompt.text for prompt in files.validation.items])
+        self.training = TrainingPhase(self)
+        self.publisher = WeightsPublisher(self)
+        self.states = TrainingStates(self)
+        self.team = Trainers(self)
+        self.machine = self.progress.machine(self.publications.versions)
         self._to_do: deque[step.Instruction] = deque()
         """What the machine said; the first is being done."""
-        self._has_begun = False
-        self._reminders = 0
 
     # --- who may say what ---
 
-    def _from_coordinator(self, message: Message) -> bool:
-        return self.sender == self._coordinator
-
-    def _from_the_worker(self, message: WorkerReport) -> bool:
-        return self._parts.ledger.may_report(message.worker, self.sender)
-
     def _from_its_rank(self, message: TrainerReport) -> bool:
-        return self._team.is_rank(self.sender, message.rank)
+        return self.team.is_rank(self.sender, message.rank)
 
     # --- life ---
 
+    @property
+    def is_over(self) -> bool:
+        """Whether this runner has nothing more to do."""
+        return self.phase.over
+
     async def started(self) -> None:
-        """Start the dispatcher, and meet the nodes that are there."""
-        journal, event = self._journal, self._record.event
-        resumed = self._machine.completed if journal.term > 1 else None
-        event(
+        """Say that the job begins, or goes on."""
+        journal = self.journal
+        resumed = self.machine.completed if journal.term > 1 else None
+        self.event(
             run_events.RunStarted(
-                job=self._job.name, resumed_from_iteration=resumed, term=journal.term
+                job=self.spec.name, resumed_from_iteration=resumed, term=journal.term
             )
         )
         if journal.dropped:
-            event(run_events.JournalTailDropped(what=journal.dropped))
-        if not self._setup.came_back:
-            self._record.write(journal.begin_again)
-        dispatcher = self._parts.dispatcher
-        await self.spawn(lambda: dispatcher, "dispatcher", linked=True, mailbox=_MOST_REPORTS)
+            self.event(run_events.JournalTailDropped(what=journal.dropped))
+        if not self.came_back:
+            self.record.write(journal.begin_again)
         self._enter("preparing")
-        self.run_task(self._report_status())
-        self.run_task(self._remind())
-        for node in self._waiting_nodes:
-            self.tell(self.ref, node)
+        await super().started()
 
     async def stopping(self, reason: str) -> None:
         """Leave the run folder resumable and the nodes warm."""
         try:
             outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
-            self._end(outcome, f"the job runner {reason}")
-            if self._phase.outcome == "finished":
+            self.end(outcome, f"the job runner {reason}")
+            if self.phase.outcome == "finished":
                 for leftovers in ("samples", "commits", "state", "export"):
-                    self._setup.store.delete(leftovers)
-            await self._setup.store.aclose()
-            await self._parts.callbacks.aclose(self._timings.trackers_stop_s)
+                    self.store.delete(leftovers)
+            await self.store.aclose()
+            await self.callbacks.aclose(self.timings.coordinator.trackers_stop_s)
         finally:  # the folder is free even if the store did not close in time
-            self._record.close()
+            self.record.close()
 
     def aborted(self) -> None:
         """Leave the run folder as a kill does."""
-        self._record.close()
+        self.record.close()
 
-    @handles(CancelJob, only=_from_coordinator)
-    async def on_cancel(self, message: CancelJob) -> None:
-        """End the job; it can be resumed."""
-        self._end("cancelled", message.reason)
+    def event(self, event: run_events.RunEvent) -> None:
+        """Append to events.jsonl, and tell the log if people want to know."""
+        self.record.event(event)
+
+    def report(self) -> JobStatus:
+        """What a user is told."""
+        return status_of(self)
+
+    def end(self, outcome: Outcome, reason: str) -> None:
+        """The job has ended; it can be resumed unless it is finished."""
+        if self.phase.over:
+            return
+        self.phase.outcome, self.phase.reason = outcome, reason
+        self._enter("finished")
+        self.event(run_events.RunFinished(outcome=outcome, reason=reason))
+        self.briefing.end_job()
+        self.ended = self.report()
+        if self.callbacks.running or self.mirroring.status is not None:
+            self.run_task(self._end_after_others(self.ended))
+        else:
+            self.around.coordinator.tenant_ended(self)
+
+    def fail(self, reason: str) -> None:
+        """The job has failed, for this reason."""
+        self.end("failed", reason)
+
+    async def _end_after_others(self, status: JobStatus) -> None:
+        """Callbacks have time to end, and the last state of the run to be copied."""
+        if self.callbacks.running:
+            await self.callbacks.aclose(self.timings.coordinator.trackers_close_s)
+            for trouble in self.callbacks.troubles():
+                self.event(trouble)
+        if self.mirroring.status is not None:
+            await self.mirroring.finish()
+        self.ended = msgspec.structs.replace(status, mirror=self.mirroring.status)
+        self.around.coordinator.tenant_ended(self)
 
     def _stop_for(self, callback: str, reason: str) -> None:
         async def stop() -> None:
-            self._end("cancelled", f"stopped by the callback `{callback}`: {reason}")
+            self.end("cancelled", f"stopped by the callback `{callback}`: {reason}")
 
         self.call_in_turn(stop)
 
-    def _end(self, outcome: Outcome, reason: str) -> None:
-        if self._phase.over:
-            return
-        self._phase.outcome, self._phase.reason = outcome, reason
-        self._enter("finished")
-        self._record.event(run_events.RunFinished(outcome=outcome, reason=reason))
-        self._parts.briefing.end_job()
-        self.ended = self._status()
-        if self._parts.callbacks.running:
-            self.run_task(self._end_after_callbacks(self.ended))
-        else:
-            self._on_end(self.ended)
+    def replace(self) -> None:
+        """The trainers are lost: another runner is to go on from what they left, with whoever is
+        there."""
+        self.phase.replaced = True
+        self.around.coordinator.run_again(self)
 
-    async def _end_after_callbacks(self, status: JobStatus) -> None:
-        await self._parts.callbacks.aclose(self._timings.trackers_close_s)
-        for trouble in self._parts.callbacks.troubles():
-            self._record.event(trouble)
-        self._on_end(status)
+    def remind(self, *, everything: bool) -> None:
+        """In its next turn: go on waiting for trainers, and repeat what may have been lost."""
+        self.call_in_turn(partial(self._remind_others, everything=everything))
 
-    def _replace(self) -> None:
-        self._phase.replaced = True
-        self._on_loss()
-
-    async def _report_status(self) -> None:
-        while not self._phase.over:
-            status = self._status()
-            self._on_status(status)
-            lines = len(status.workers) + len(status.validation)
-            await asyncio.sleep(status_pause_s(lines, self._timings.status_period_s))
-
-    def _status(self) -> JobStatus:
-        return status_of(self._parts, self._machine.completed, len(self.system.dead_letters))
-
-    async def _remind(self) -> None:
-        while not self._phase.over:
-            await asyncio.sleep(self._timings.remind_s)
-            self.call_in_turn(self._repeat)
-
-    async def _repeat(self) -> None:
-        """Go on waiting for trainers, and repeat what may have been lost."""
-        self._reminders += 1
-        self._record.write(self._record.run.require_there)
-        self._parts.watch.check()
-        if why := self._parts.troubles.why_nobody_can_train(self._job.training.ranks):
-            return self._end("failed", why)
-        await self._assemble()
-        self._parts.publisher.publish_again(self._machine.completed)
-        again = self._reminders % _REPEAT_EVERY == 0
-        if again:
-            self._team.remind()
-        self._parts.briefing.repeat(everything=again)
+    async def _remind_others(self, *, everything: bool) -> None:
+        self.record.write(self.record.run.require_there)
+        self.team.watch()
+        if why := self.nodes.why_nobody_can_train(self.spec.training.ranks):
+            return self.fail(why)
+        await self.team.assemble()
+        self.publisher.publish_again(self.machine.completed)
+        if everything:
+            self.team.remind()
+        self.briefing.repeat(everything=everything)
 
     # --- nodes ---
 
-    @handles(NodeReport, only=from_this_process)
-    async def on_node_report(self, message: NodeReport) -> None:
-        """A node is there, with what it has; others pull weights from it."""
-        parts = self._parts
-        if self._phase.over or not parts.membership.may_join(message):
-            return
-        has_changed = parts.membership.join(message)
-        parts.troubles.note(message)
-        if has_changed:
-            parts.watch.joined(message)
-        parts.briefing.note(message, has_changed=has_changed)
-        if has_changed:
-            await self._assemble()
-            parts.briefing.share_backlog()
+    def node_came(self, node: NodeReport) -> None:
+        """It may have ranks that train."""
+        self.team.joined(node)
 
-    def lose_node(self, name: str, reason: str, *, announced: bool) -> None:
-        """In the runner's next turn: a node is out of reach with its workers, and what they held is
-        queued again. `announced`: it had notice, and left.
-        """
+    async def nodes_changed(self) -> None:
+        """Those may be there now who can train."""
+        await self.team.assemble()
 
-        async def lose() -> None:
-            parts = self._parts
-            parts.membership.leave(name, reason, announced=announced)
-            parts.watch.out_of_reach(name, reason, announced=announced)
-            parts.briefing.node_gone(name)
+    def node_gone(self, name: str, reason: str, *, announced: bool) -> None:
+        """Ranks on it are out of reach."""
+        self.team.out_of_reach(name, reason, announced=announced)
 
-        self.call_in_turn(lose, lane="system")  # in order with what nodes report
+    @property
+    def trainers(self) -> frozenset[str]:
+        """The workers that train, by name."""
+        return self.team.machine.names
 
-    @handles(WorkerReport, only=_from_the_worker)
-    async def on_worker_report(self, message: WorkerReport) -> None:
-        """What the worker does from now on, and whether it can serve at all."""
-        self._parts.ledger.note(message)
+    @property
+    def seconds_left(self) -> float | None:
+        """Until training ends, where previews count only if they are there by then."""
+        if self.phase.name != "train" or self.spec.exploration.budget != "window":
+            return None
+        left_s = self.progress.window.predict() - self.phase.seconds
+        return left_s if 0 < left_s < math.inf else None
 
     # --- trainers ---
 
-    async def _assemble(self) -> None:
-        """Begin as soon as those are there who train, or go on without them for a while."""
-        parts, team = self._parts, self._team
-        appointed = await parts.recovery.assemble()
-        if appointed is None:
-            return
-        at = appointed.at
-        if at.origin == "trainers":
-            self._record.event(run_events.TrainersFound(iteration=at.completed))
-        elif team.ranks:
-            team.build(at.completed, appointed.state)
-            parts.briefing.replace_trainers(team.term)
-        if not appointed.begins:
-            return
-        self._machine = self._progress.machine(parts.publications.versions)
-        if at.origin == "trainers" or at.completed in parts.publications:
-            self._begin(can_save=appointed.standing == at.completed)
+    def go_on_from(self, at: ResumePoint, kept: Sequence[int]) -> None:
+        """It is settled where the job goes on, and which weights versions are still good; what was
+        recorded later is made again."""
+        self.record.write(lambda: self._rewind_to(at, kept))
+        self.machine = self.progress.machine(self.publications.versions)
 
-    def _begin(self, *, can_save: bool = False) -> None:
-        """Once: with trainers that are ready, or weights that carry the job until they are."""
-        if not self._has_begun:
-            self._has_begun = True
-            machine = self._machine
-            at, committed = machine.completed, machine.committed
-            self._carry_out(machine.start())
-            self._parts.states.go_on(at, committed, can_save=can_save)
+    def _rewind_to(self, at: ResumePoint, kept: Sequence[int]) -> None:
+        match at.origin:
+            case "trainers":
+                self.progress.begin_at(at.completed)
+            case "state":
+                self.journal.rewind(at.completed, kept)
+                self.publications.keep(kept)
+                self.progress.rewind_to(at.completed)
+            case "checkpoint":
+                self.journal.save_state(None)  # what is trained again may differ from it
+                self.journal.rewind(at.completed)
+                self.publications.keep(())
+                self.progress.begin_at(at.completed)
+        self.progress.keep()
+
+    def begin(self, *, can_save: bool) -> None:
+        """Once: with trainers that are ready, or weights that carry the job until they are.
+        `can_save`: the trainers can leave the state where the job stands."""
+        at, committed = self.machine.completed, self.machine.committed
+        self._carry_out(self.machine.start())
+        self.states.go_on(at, committed, can_save=can_save)
 
     @handles(TrainerReport, only=_from_its_rank)
     async def on_trainer_report(self, message: TrainerReport) -> None:
-        """A rank says where it stands, and what came of an order; an order is done when all ranks
-        that have it say so.
-        """
-        team, rank = self._team, message.rank
-        if message.error:
-            return self._fail_training(message)
-        team.start_others(message)
-        if message.trained is not None:
-            self._parts.training.rank_trained(rank, message.trained)
-        elif message.published is not None:
-            self._parts.publisher.rank_published(rank, message.published)
-        elif message.saved is not None:
-            self._parts.states.rank_saved(rank, message.saved)
-        elif message.exported is not None:
-            await self._parts.states.rank_exported(rank, message.exported)
-        elif message.completed >= 0 and team.answered("start", message.term, rank):
-            self._record.event(self._parts.recovery.built())
-            self._begin()
-
-    def _fail_training(self, report: TrainerReport) -> None:
-        """Training cannot go on, or not with these ranks."""
-        problem = f"trainer rank {report.rank}: {report.error}"
-        if report.lost_state:
-            self._parts.states.forget()
-        if report.lost_others:
-            self.run_task(self._recover_later(problem))
-        else:
-            self._end("failed", problem)
-
-    async def _recover_later(self, problem: str) -> None:
-        """Which rank was lost is worth knowing: its worker is not to be appointed again."""
-        await asyncio.sleep(self._timings.lost_rank_pause_s)
-        self._parts.recovery.recover(problem)
+        """A rank says where it stands, and what came of an order."""
+        await self.team.report(message)
 
     # --- requests ---
 
-    async def _end_requests(self, ended: Ended) -> None:
+    async def end_requests(self, ended: Ended) -> None:
         """Requests are finished, in any order and each once, or given up."""
-        parts = self._parts
         if isinstance(ended, RequestsFinished):
-            parts.exploration.finished(ended.of("preview"))
-            parts.validations.finished(ended.of("evaluation"))
-            parts.rollouts.finished(ended.of("rollout"), restored=ended.restored)
+            self.exploration.finished(ended.of("preview"))
+            self.validations.finished(ended.of("evaluation"))
+            self.rollouts.finished(ended.of("rollout"), restored=ended.restored)
         else:
-            parts.exploration.given_up(ended.of("preview"), ended.reason)
-            parts.validations.given_up(ended.of("evaluation"), ended.reason)
-            parts.rollouts.given_up(ended.of("rollout"), ended.reason)
+            self.exploration.given_up(ended.of("preview"), ended.reason)
+            self.validations.given_up(ended.of("evaluation"), ended.reason)
+            self.rollouts.given_up(ended.of("rollout"), ended.reason)
 
     # --- what the machine says ---
 
@@ -347,73 +347,110 @@ class JobRunner(Actor):
         evaluation: list[Request] = []
         busy = bool(self._to_do)
         self._to_do += instructions
-        while self._to_do and not busy and not self._phase.over:
+        while self._to_do and not busy and not self.phase.over:
             match self._to_do[0]:
                 case step.PublishWeights(version, validated):
                     self._enter("publish")
-                    self._parts.publisher.publish(version, validated=validated)
+                    self.publisher.publish(version, validated=validated)
                 case step.BeginRollout(iteration):
                     self._enter("rollout")
-                    if self._parts.rollouts.begin(iteration):
+                    if self.rollouts.begin(iteration):
                         self._bar()
-                        self._parts.rollouts.submit()
+                        self.rollouts.submit()
                 case step.BeginTraining(iteration):
                     self._enter("train")
-                    self._bar(self._team.names)
-                    self._parts.training.begin(iteration)
+                    self._bar(self.team.machine.names)
+                    self.training.begin(iteration)
                 case step.SettleSamples(iteration):
-                    self._parts.rollouts.settle(
-                        iteration, changed=self._parts.exploration.settle(iteration)
-                    )
+                    self.rollouts.settle(iteration, changed=self.exploration.settle(iteration))
                 case step.GoOnTraining(iteration):
-                    self._parts.training.go_on(iteration)
+                    self.training.go_on(iteration)
                 case step.BeginExploration(iteration):
                     self._begin_exploration(iteration)
                 case step.EndExploration(iteration):
-                    self._parts.exploration.end(iteration)
+                    self.exploration.end(iteration)
                 case step.BeginValidation(version):
-                    if version == self._job.iterations:
+                    if version == self.spec.iterations:
                         self._bar()
-                    evaluation += self._parts.validations.start(version)
+                    evaluation += self.validations.start(version)
                 case step.RecordIteration(iteration):
                     self._record_iteration(iteration)
                 case step.SaveProgress(completed) | step.KeepState(completed):
-                    self._parts.states.save(completed)
+                    self.team.save(completed)
                 case step.CommitProgress(completed):
-                    self._progress.commit(completed)
+                    self.progress.commit(completed)
                 case step.ExportWeights():
-                    self.run_task(self._parts.states.export(self._machine.completed))
+                    self.run_task(self.states.export(self.machine.completed))
                 case step.Finish():
-                    self._end("finished", "")
+                    self.end("finished", "")
             self._to_do.popleft()
-        self._parts.requests.submit(evaluation)  # least urgent: not to be planned for alone
+        self.requests.submit(evaluation)  # least urgent: not to be planned for alone
 
-    def _end_training(self, iteration: int) -> None:
-        if self._job.exploration.budget == "fixed":
+    # --- what its parts say ---
+
+    def rolled_out(self, iteration: int) -> None:
+        """The samples of the iteration are all there."""
+        self._carry_out(self.machine.rolled_out(iteration))
+
+    def first_trained(self, iteration: int) -> None:
+        """All ranks have trained on the first part of the iteration."""
+        self._carry_out(self.machine.first_trained(iteration))
+
+    def published(self, version: int) -> None:
+        """Nodes can pull the weights version."""
+        self._carry_out(self.machine.weights_published(version))
+
+    def explored(self, iteration: int, ready: bool) -> None:
+        """The seeds of the iteration are chosen; `ready`: all its samples are there."""
+        self._carry_out(self.machine.explored(iteration, ready))
+
+    def validated(self, version: int) -> None:
+        """The score of the weights version is on record."""
+        self._carry_out(self.machine.validation_done(version))
+
+    def saved(self, completed: int) -> None:
+        """A checkpoint of so many iterations is durable."""
+        self._carry_out(self.machine.progress_saved(completed))
+
+    def exported(self) -> None:
+        """The best weights are in the run folder."""
+        self._carry_out(self.machine.exported())
+
+    def trained(self, iteration: int) -> None:
+        """All ranks have trained on the iteration."""
+        if self.spec.exploration.budget == "fixed":
             self._bar()  # help to finish the exploration
-        self._carry_out(self._machine.trained(iteration))
+        self._carry_out(self.machine.trained(iteration))
 
     def _begin_exploration(self, iteration: int) -> None:
-        if self._job.exploration.weights == "fresh":  # otherwise it goes on beside training
+        if self.spec.exploration.weights == "fresh":  # otherwise it goes on beside training
             self._enter("explore")
-            self._progress.open_metrics(iteration)
+            self.progress.open_metrics(iteration)
             self._bar()
-        self._parts.exploration.begin(iteration)
+        self.exploration.begin(iteration)
 
     def _record_iteration(self, iteration: int) -> None:
-        counters = self._parts.table.counters
+        counters = self.table.counters
         scoring_s, counters.scoring_s = counters.scoring_s, 0.0
-        self._progress.end_iteration(iteration, scoring_s, self._parts.profile.times)
-        if not self._phase.over:  # otherwise nothing is settled
-            self._parts.exploration.release()
+        self.progress.end_iteration(iteration, scoring_s, self.profile.times)
+        if not self.phase.over:  # otherwise nothing is settled
+            self.exploration.release()
         garbage.collect()  # the next samples wait for weights that trainers publish meanwhile
 
     def _enter(self, phase: str) -> None:
-        self._phase.enter(phase)
-        self._record.event(run_events.PhaseBegan(iteration=self._machine.completed, phase=phase))
+        self.phase.enter(phase)
+        self.event(run_events.PhaseBegan(iteration=self.machine.completed, phase=phase))
 
     def _bar(self, workers: frozenset[str] = frozenset()) -> None:
         """Only these, who train, get no requests."""
-        self._roster.barred = workers
-        self._parts.requests.bar(workers)
-        self._parts.briefing.share_backlog()
+        self.membership.bar(workers)
+        self.briefing.share_backlog()
+
+
+def _tracked(setup: JobSetup) -> list[TrackedRun]:
+    return [
+        TrackedRun(
+            id=setup.identity.job_id, job=setup.job, folder=setup.folder.path, tracker=tracker
+        )
+        for tracker in setup.job.trackers
+    ]

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import structlog
 
 from spotlight.actors.coordinator.tenant.job_journal import MADE_AGAIN
-from spotlight.actors.protocol import JobStatus, MirrorStatus
-from spotlight.actors.runtime import Actor
+from spotlight.actors.protocol import MirrorStatus
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.policies.mirror_schedule import MirrorSchedule, Upload, Wait
 from spotlight.record.run_events import MirrorFailed, RunEvent, RunMirrored
@@ -50,32 +49,39 @@ class MirrorPlace:
         self.thread.close()
 
 
+class CopiedJob(Protocol):
+    """A job whose run is copied."""
+
+    def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a task that belongs to it."""
+
+    def event(self, event: RunEvent) -> None:
+        """Something happened: write it down."""
+
+
 class Mirroring:
     """See the module's docstring.
 
     Args:
-        actor: the job runner, whose tasks wait for the copies.
+        job: whose tasks wait for the copies, and which writes down what happened.
         place: None for a run that is not copied.
         run: id of the job.
-        event: writes down what happened.
         close_limit_s: the last state of a job has so long.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        job: CopiedJob,
         place: MirrorPlace | None,
         folder: RunFolder,
         run: str,
         *,
-        event: Callable[[RunEvent], None],
         close_limit_s: float,
     ) -> None:
-        self._actor = actor
+        self._job = job
         self._place = place
         self._mirror = place.mirror(folder.path.name, run) if place is not None else None
         self._folder = folder
-        self._event = event
         self._close_limit_s = close_limit_s
         self._now = asyncio.get_running_loop().time
         self._schedule = MirrorSchedule()
@@ -96,16 +102,10 @@ class Mirroring:
         self._change(committed=completed)
         self._schedule.taken()
         if self._copying is None or self._copying.done():
-            self._copying = self._actor.run_task(self._copy())
+            self._copying = self._job.run_task(self._copy())
 
-    def end(self, status: JobStatus, then: Callable[[JobStatus], None]) -> None:
-        """Call `then` with the last status of the job when its last state is copied, or the time
-        for that is up."""
-        if self._place is None:
-            return then(status)
-        self._actor.run_task(self._end(status, then))
-
-    async def _end(self, status: JobStatus, then: Callable[[JobStatus], None]) -> None:
+    async def finish(self) -> None:
+        """Return when the last state of the job is copied, or the time for that is up."""
         self.take(self._status.committed)  # with what was written since its commit
         self._schedule.hurry()
         self._hurry.set()
@@ -116,7 +116,6 @@ class Mirroring:
                 log.error("mirror_not_complete", limit_s=self._close_limit_s)
                 problem = f"the last state was not copied within {self._close_limit_s:g} s"
                 self._change(problem=self._status.problem or problem)
-        then(msgspec.structs.replace(status, mirror=self._status))
 
     async def _copy(self) -> None:
         """Until the newest state is copied."""
@@ -138,7 +137,7 @@ class Mirroring:
             return self._note_failure(completed, error)
         self._schedule.uploaded(number)
         self._change(completed=completed, problem="")
-        self._event(
+        self._job.event(
             RunMirrored(
                 iteration=completed,
                 files=done.files,
@@ -167,7 +166,7 @@ class Mirroring:
         retry_s = self._schedule.failed(self._now())
         failures = self._schedule.failures
         self._change(failures=failures, problem=str(error))
-        self._event(
+        self._job.event(
             MirrorFailed(iteration=completed, failures=failures, retry_s=retry_s, reason=str(error))
         )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spotlight.actors.protocol import TrainingSample
 from spotlight.jobs import TrainingSpec
 from spotlight.policies.advantages import mixed_advantages
-from spotlight.types import BundleOffer, Request, Result
+from spotlight.types import BundleOffer, Request, Result, TrainingSample
 
 
 class Rollout:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from spotlight.actors.coordinator.job.job_phase import JobPhase
-from spotlight.actors.coordinator.job.job_progress import JobProgress
-from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.measures import measure_rollout, sample_scale
 from spotlight.actors.coordinator.job.rollout import Rollout
-from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import (
     TrainingPrompts,
     preview_of,
@@ -20,49 +17,22 @@ from spotlight.actors.coordinator.tenant.request_plans import (
     rollout_requests,
     unexplored,
 )
-from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
-from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import all_equal
 from spotlight.policies.exploration.reuse import rewards_to_train_on
 from spotlight.policies.exploration.reward_scales import weighted_mean
 from spotlight.record.run_events import SEE_EVENTS, GroupDropped, RewardsFlat
-from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 
 class RolloutPhase:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        store: where the samples are.
-        completed: called with the iteration whose samples are all there.
-        fail: ends the job with a reason.
-    """
-
-    def __init__(
-        self,
-        job: JobSpec,
-        prompts: TrainingPrompts,
-        *,
-        requests: RequestQueue,
-        phase: JobPhase,
-        progress: JobProgress,
-        journal: JobJournal,
-        record: JobRecord,
-        store: ArtifactStore,
-        completed: Callable[[int], None],
-        fail: Callable[[str], None],
-    ) -> None:
-        self._job = job
+    def __init__(self, job: JobRunner, prompts: TrainingPrompts) -> None:
+        self._job, self._spec = job, job.spec
         self._prompts = prompts
-        self._requests = requests
-        self._phase = phase
-        self._progress = progress
-        self._journal = journal
-        self._record = record
-        self._store = store
-        self._completed = completed
-        self._fail = fail
         self.rollout = Rollout()
         self._to_submit: list[Request] = []
         """Requests of the iteration that is being begun."""
@@ -74,11 +44,11 @@ class RolloutPhase:
     def begin(self, iteration: int) -> bool:
         """Take what previews have made of the chosen seeds; True if some are to be denoised, which
         `submit` begins."""
-        if self._job.exploration.mode == "none":
-            self._progress.exploration.accept(unexplored(self._job, iteration))
-        metrics = self._progress.open_metrics(iteration)
-        publish_s = self._phase.pop_duration("publish")
-        metrics.explore_s = self._phase.pop_duration("explore")
+        if self._spec.exploration.mode == "none":
+            self._job.progress.exploration.accept(unexplored(self._spec, iteration))
+        metrics = self._job.progress.open_metrics(iteration)
+        publish_s = self._job.phase.pop_duration("publish")
+        metrics.explore_s = self._job.phase.pop_duration("explore")
         self._take(iteration)
         metrics.publish_s = publish_s if self._to_submit else None  # else it goes on meanwhile
         self._end_if_complete()
@@ -86,15 +56,15 @@ class RolloutPhase:
 
     def _take(self, iteration: int) -> None:
         """What is chosen, and what previews have made of it."""
-        exploration, metrics = self._progress.exploration, self._progress.metrics
+        exploration, metrics = self._job.progress.exploration, self._job.progress.metrics
         latest, choices = exploration.latest, exploration.choices
         metrics.previews, metrics.previews_late = latest.previews, latest.late
         prompts = self._prompts.of(iteration)
-        rollouts = rollout_requests(self._job, iteration, prompts, choices)
+        rollouts = rollout_requests(self._spec, iteration, prompts, choices)
         reused = self._reused(iteration, rollouts)
         groups = {result.request.group for result in reused}
         self._to_submit = [request for request in rollouts if request.group not in groups]
-        probes = probe_requests(self._job, iteration, prompts, choices, latest.probe_seeds)
+        probes = probe_requests(self._spec, iteration, prompts, choices, latest.probe_seeds)
         previews = [result.request for result in reused]
         self.rollout = Rollout([*previews, *self._to_submit], probes)
         self._to_submit += probes
@@ -103,21 +73,21 @@ class RolloutPhase:
 
     def submit(self) -> None:
         """Have the rest denoised: the chosen seeds, and the probes."""
-        self._requests.submit(self._to_submit)
+        self._job.requests.submit(self._to_submit)
 
     def _reused(self, iteration: int, rollouts: Sequence[Request]) -> list[Result]:
         """The previews that are trained on: of each prompt group all of them, or none if one is not
         there any more."""
-        if not self._job.trains_on_previews:
+        if not self._spec.trains_on_previews:
             return []
-        groups = set(self._progress.exploration.latest.reused)
+        groups = set(self._job.progress.exploration.latest.reused)
         wanted = (request for request in rollouts if request.group in groups)
-        chosen = [preview_of(self._job, request) for request in wanted]
-        results = self._requests.previewed(iteration, chosen)
+        chosen = [preview_of(self._spec, request) for request in wanted]
+        results = self._job.requests.previewed(iteration, chosen)
         lost = {
             request.group for request, result in zip(chosen, results, strict=True) if result is None
         }
-        noisy = self._job.noisy_rewards
+        noisy = self._spec.noisy_rewards
         return [
             msgspec.structs.replace(result, rewards=rewards_to_train_on(result.rewards, noisy))
             for result in results
@@ -144,12 +114,12 @@ class RolloutPhase:
             return
         self.rollout.drop_probes(requests)
         failed = [request for request in requests if self.rollout.expects(request)]
-        if failed and self._job.scoring.on_failure == "stop":
-            self._fail(f"{failed[0].id} failed: {reason}; {SEE_EVENTS}")
+        if failed and self._spec.scoring.on_failure == "stop":
+            self._job.fail(f"{failed[0].id} failed: {reason}; {SEE_EVENTS}")
             return
         for iteration, group, prompt in sorted({(r.iteration, r.group, r.prompt) for r in failed}):
             dropped = GroupDropped(iteration=iteration, prompt=prompt, reason=reason)
-            self._record.event(dropped)
+            self._job.record.event(dropped)
             self._dropped_for = reason
             self.rollout.drop_group(group)
         self._end_if_complete()
@@ -161,26 +131,26 @@ class RolloutPhase:
     def release(self, iteration: int) -> None:
         """Nobody will train on the samples again. What was in work, but of no use, when those of
         the iteration before were released has mostly ended since."""
-        for kind, used in product(self._job.trained_on, (iteration - 1, iteration)):
-            bundles = self._journal.bundles(kind, used)
-            self._requests.forget(kind, used)
+        for kind, used in product(self._spec.trained_on, (iteration - 1, iteration)):
+            bundles = self._job.journal.bundles(kind, used)
+            self._job.requests.forget(kind, used)
             for bundle in bundles:
-                self._store.delete(bundle.key)
+                self._job.store.delete(bundle.key)
 
     def _must_stop(self, samples: Sequence[Result]) -> bool:
         """Whether there was nothing to learn from for too long; an event tells of each time."""
-        progress, iteration = self._progress, self._progress.metrics.iteration
+        progress, iteration = self._job.progress, self._job.progress.metrics.iteration
         progress.note_flat(all_equal(sample.rewards for sample in samples))
-        in_a_row, most = progress.flat_iterations, self._job.scoring.flat_iterations
+        in_a_row, most = progress.flat_iterations, self._spec.scoring.flat_iterations
         if not in_a_row:
             return False
-        reward = weighted_mean(samples[0].rewards, self._job.reward_weights)
-        self._record.event(
+        reward = weighted_mean(samples[0].rewards, self._spec.reward_weights)
+        self._job.record.event(
             RewardsFlat(iteration=iteration, reward=reward, in_a_row=in_a_row, stops_after=most)
         )
         if in_a_row < most:
             return False
-        self._fail(
+        self._job.fail(
             f"all {len(samples)} samples of iteration {iteration} have the same reward,"
             f" {reward:g}, as in the {in_a_row - 1} iterations before, so there is nothing to learn"
             " from; look at the pictures and at what the scorer says of them, or raise"
@@ -191,29 +161,29 @@ class RolloutPhase:
     def _drop(self, results: Sequence[Result]) -> None:
         """Nobody trains on these: whoever resumes the run must not find them either."""
         gone = [result.request.id for result in results]
-        self._record.write(lambda: self._journal.save_requests(dict.fromkeys(gone)))
-        if not self._phase.over:
+        self._job.record.write(lambda: self._job.journal.save_requests(dict.fromkeys(gone)))
+        if not self._job.phase.over:
             for bundle in {result.bundle for result in results}:
-                self._store.delete(bundle.key)
+                self._job.store.delete(bundle.key)
 
     def _end_if_complete(self) -> None:
-        if self._phase.name != "rollout" or not self.rollout.complete or self._phase.over:
+        if self._job.phase.name != "rollout" or not self.rollout.complete or self._job.phase.over:
             return
         if not self.rollout.finished:
             reason = f"every prompt group of the iteration failed ({self._dropped_for})"
-            self._fail(f"{reason}; {SEE_EVENTS}")
+            self._job.fail(f"{reason}; {SEE_EVENTS}")
             return
-        metrics = self._progress.metrics
-        metrics.rollout_s = self._phase.seconds
+        metrics = self._job.progress.metrics
+        metrics.rollout_s = self._job.phase.seconds
         metrics.samples_restored = self.rollout.restored
-        if self._progress.exploration.latest.later or self._measure():
-            self._completed(metrics.iteration)
+        if self._job.progress.exploration.latest.later or self._measure():
+            self._job.rolled_out(metrics.iteration)
 
     def _measure(self) -> bool:
         """The samples of the iteration are chosen for good; False if they end the job."""
-        metrics, exploration = self._progress.metrics, self._progress.exploration
+        metrics, exploration = self._job.progress.metrics, self._job.progress.exploration
         samples, probes = self.rollout.samples(), self.rollout.probes()
-        scale = exploration.latest.scale or sample_scale(samples, self._job.reward_weights)
-        measure_rollout(metrics, samples, exploration.choices, self._job, scale)
+        scale = exploration.latest.scale or sample_scale(samples, self._spec.reward_weights)
+        measure_rollout(metrics, samples, exploration.choices, self._spec, scale)
         exploration.evaluate([*samples, *probes], metrics, scale)
         return not self._must_stop(samples)

@@ -51,7 +51,7 @@ class RunRecord:
         self._loop = asyncio.get_running_loop()
         self._offset_s = folder.last_time_s() - self._loop.time()
         self.tally = RunTally()
-        """Of all events of the run, those of earlier coordinators included."""
+        """The tally of all events of the run, those of earlier coordinators included."""
         for event in folder.events(COUNTED):
             self.tally.note(event)
         self._read_metrics()
@@ -62,7 +62,7 @@ class RunRecord:
         """Those that are on record, in their order."""
         iterations = [one for one in records if isinstance(one, IterationMetrics)]
         self.previews = {one.iteration: (one.previews, one.previews_late) for one in iterations}
-        """Of each iteration on record, those that counted and those that came too late."""
+        """How many previews of each iteration on record counted, and how many came too late."""
 
     @property
     def path(self) -> Path:

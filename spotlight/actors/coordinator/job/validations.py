@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.job.job_progress import JobProgress
-from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.measures import (
     as_validation,
     left_pictures,
@@ -13,45 +12,25 @@ from spotlight.actors.coordinator.job.measures import (
     pictures,
 )
 from spotlight.actors.coordinator.job.validator import Validated, Validator
-from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
-from spotlight.jobs import JobSpec
 from spotlight.policies.reward_hacking import find_falls
 from spotlight.record.run_events import SEE_EVENTS, RewardFell
 from spotlight.record.run_metrics import ValidationMetrics
-from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import Request, Result
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 
 class Validations:
     """See the module's docstring.
 
     Args:
-        prompts: of the validation set.
-        store: where the pictures were left.
-        done: called with a version whose score is on record.
-        fail: ends the job with a reason.
+        prompts: of validation.
     """
 
-    def __init__(
-        self,
-        job: JobSpec,
-        prompts: list[str],
-        *,
-        requests: RequestQueue,
-        progress: JobProgress,
-        record: JobRecord,
-        store: ArtifactStore,
-        done: Callable[[int], None],
-        fail: Callable[[str], None],
-    ) -> None:
-        self._job = job
-        self._validator = Validator(job, prompts)
-        self._requests = requests
-        self._progress = progress
-        self._record = record
-        self._store = store
-        self._done = done
-        self._fail = fail
+    def __init__(self, job: JobRunner, prompts: list[str]) -> None:
+        self._job, self._spec = job, job.spec
+        self._validator = Validator(job.spec, prompts)
 
     @property
     def versions(self) -> frozenset[int]:
@@ -75,29 +54,29 @@ class Validations:
         for validated in ended:
             if not validated.results:
                 what = f"no validation image of version {validated.version} could be scored"
-                self._fail(f"{what} ({reason}); {SEE_EVENTS}")
+                self._job.fail(f"{what} ({reason}); {SEE_EVENTS}")
                 return
             self._add(validated.version, validated.results)
 
     def _add(self, version: int, results: tuple[Result, ...]) -> None:
-        metrics = measure_validation(version, results, self._job)
+        metrics = measure_validation(version, results, self._spec)
         falls = self._falls(metrics)
-        shown, left = pictures(results, self._job), left_pictures(results)
-        self._record.validation(metrics, shown, left)
-        self._store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
-        self._progress.add_validated(version)
-        self._requests.forget("evaluation", version)
-        if falls and self._job.validation.on_hacking == "stop":
-            self._fail(falls)
-        self._done(version)
+        shown, left = pictures(results, self._spec), left_pictures(results)
+        self._job.record.validation(metrics, shown, left)
+        self._job.store.delete(f"validation/v{version:06d}")  # the pictures are elsewhere now
+        self._job.progress.add_validated(version)
+        self._job.requests.forget("evaluation", version)
+        if falls and self._spec.validation.on_hacking == "stop":
+            self._job.fail(falls)
+        self._job.validated(version)
 
     def _falls(self, metrics: ValidationMetrics) -> str:
         """Which rewards fell that nobody trains on, as events and in one line; empty for none."""
-        names = [reward.name for reward in self._job.validation.rewards]
-        earlier = [as_validation(one, names) for one in self._record.run.validations]
+        names = [reward.name for reward in self._spec.validation.rewards]
+        earlier = [as_validation(one, names) for one in self._job.record.run.validations]
         falls = find_falls(earlier, as_validation(metrics, names))
         for fall in falls:
-            self._record.event(
+            self._job.record.event(
                 RewardFell(
                     weights_version=metrics.weights_version,
                     reward=fall.reward,

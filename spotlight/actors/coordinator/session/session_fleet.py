@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from spotlight.actors.coordinator.session.session_parts import SessionParts
-from spotlight.actors.coordinator.tenant.worker_troubles import describe
-from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, Outcome
+from typing import TYPE_CHECKING
+
+from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, PoolUse
+from spotlight.policies.fleet.fleet_rows import describe
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.session.session_runner import SessionRunner
 
 
-def fleet_of(parts: SessionParts, now: float) -> Fleet:
+def fleet_of(session: SessionRunner) -> Fleet:
     """Who is there, and what was done so far."""
-    newest = max(parts.publications.versions, default=-1)
-    nodes = [parts.roster.nodes[name] for name in sorted(parts.roster.nodes)]
-    totals = parts.groups.totals
+    now = session.now()
+    newest = max(session.publications.versions, default=-1)
+    nodes = [session.roster.nodes[name] for name in sorted(session.roster.nodes)]
+    totals = session.groups.totals
     return Fleet(
         nodes=tuple(map(_node, nodes)),
         newest_version=newest,
@@ -20,48 +25,40 @@ def fleet_of(parts: SessionParts, now: float) -> Fleet:
             for node in nodes
             if newest in {offer.version for offer in node.weights}
         ),
-        waiting=parts.groups.open_requests,
-        images_per_s=parts.pace.images_per_s(now),
+        waiting=session.groups.open_requests,
+        images_per_s=session.pace.images_per_s(now),
         samples=totals.samples,
         previews=totals.previews,
         resumed=totals.resumed,
-        reissued=parts.tally.reissued,
+        reissued=session.tally.reissued,
         failed=totals.failed,
-        pools=parts.times.use(now),
+        pools=tuple(
+            PoolUse(pool, seconds)
+            for pool, seconds in sorted(session.roster.seconds_spent(now).items())
+        ),
     )
 
 
-def session_status(
-    parts: SessionParts,
-    name: str,
-    elapsed_s: float,
-    dead_letters: int,
-    *,
-    outcome: Outcome,
-    reason: str,
-    came_back: bool,
-) -> JobStatus:
-    """How the session is; it has no iterations. `came_back`: an earlier coordinator began with it,
-    and nobody knows what that one counted."""
-    totals, tally = parts.groups.totals, parts.tally
+def session_status(session: SessionRunner) -> JobStatus:
+    """How the session is; it has no iterations. Nobody knows what an earlier coordinator has
+    counted."""
+    totals, tally = session.groups.totals, session.tally
     return JobStatus(
-        job=name,
-        phase="finished" if outcome else "session",
-        weights_version=parts.publications.newest,
-        elapsed_s=elapsed_s,
+        job=session.service.title,
+        phase="session",
+        weights_version=session.publications.newest,
+        elapsed_s=session.now() - session.began_at,
         done=totals.samples,
-        wanted=totals.samples + parts.groups.open_requests,
-        workers=parts.ledger.statuses(parts.table.groups.of),
+        wanted=totals.samples + session.groups.open_requests,
+        workers=session.membership.statuses(),
         previews=totals.previews,
         reissued=tally.reissued,
         late_results=tally.late_results,
         quarantined=tuple(tally.quarantined),
         preemptions=tally.preemptions,
-        dead_letters=dead_letters,
-        outcome=outcome,
-        reason=reason,
-        note="counts are since the coordinator came back" if came_back else "",
-        troubles=tuple(map(describe, parts.troubles.all)),
+        dead_letters=len(session.system.dead_letters),
+        note="counts are since the coordinator came back" if session.came_back else "",
+        troubles=tuple(map(describe, session.roster.troubles())),
     )
 
 

@@ -14,13 +14,12 @@ import structlog
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import RunFolderError
 from spotlight.jobs import WorkSpec
-from spotlight.store.journal import Journal
+from spotlight.store.journal import NAME, Journal
 from spotlight.store.run_folder import is_run, replace_file
 
 log = structlog.get_logger(__name__)
 
 _FILE = "session.json"
-_JOURNAL = "journal.sqlite"
 _PREFIX = "session-"
 
 
@@ -31,7 +30,7 @@ class SavedSession(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user: ActorRef
     work: WorkSpec
     token: str
-    """Of the session's store."""
+    """The token of the session's store."""
     owner: str
     """Whose it is: the id of a submitter's join token, or the operators'."""
 
@@ -42,7 +41,7 @@ class SessionFolder:
     def __init__(self, path: Path, saved: SavedSession) -> None:
         self.path = path
         self.saved = saved
-        self.journal = Journal.open(path / _JOURNAL, owner=saved.session, least_term=1)
+        self.journal = Journal.open(path / NAME, owner=saved.session, least_term=1)
 
     @classmethod
     def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
@@ -54,7 +53,7 @@ class SessionFolder:
         path = runs / f"{_PREFIX}{saved.session}"
         try:
             path.mkdir(parents=True)
-            Journal.open(path / _JOURNAL, owner=saved.session).close()
+            Journal.open(path / NAME, owner=saved.session).close()
             replace_file(path / _FILE, msgspec.json.encode(saved))
         except OSError as error:
             raise RunFolderError(

@@ -15,14 +15,14 @@ from spotlight.jobs import SamplerSpec
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
 _MOST_SAMPLES = 8192
-"""In one answer: each takes some 500 bytes of a frame."""
+"""Most samples in one answer: each takes some 500 bytes of a frame."""
 
 
 @dataclass
 class _Group:
     order: GroupOrder
     results: dict[int, Result] = field(default_factory=dict)
-    """By seed."""
+    """The results by seed."""
     failed: dict[int, str] = field(default_factory=dict)
 
     @property

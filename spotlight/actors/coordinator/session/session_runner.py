@@ -15,36 +15,39 @@ deleted.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import structlog
 
-from spotlight.actors.coordinator.job.job_status import status_pause_s
-from spotlight.actors.coordinator.node_plans import NodePlans
+from spotlight.actors.coordinator.session.recent_pace import RecentPace
 from spotlight.actors.coordinator.session.session_fleet import fleet_of, session_status
+from spotlight.actors.coordinator.session.session_folder import SessionFolder
 from spotlight.actors.coordinator.session.session_groups import (
+    SessionGroups,
     picture_folder,
     problem_with_orders,
     request_id,
     requests_of,
     window_start,
 )
-from spotlight.actors.coordinator.session.session_parts import SessionParts, SessionSetup
+from spotlight.actors.coordinator.submissions import SessionFiles
+from spotlight.actors.coordinator.tenant.event_log import EventLog
+from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.actors.coordinator.tenant.request_queue import Ended
+from spotlight.actors.coordinator.tenant.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
 from spotlight.actors.protocol import (
     Acknowledged,
-    CancelJob,
     EndSession,
     Fleet,
     GetFleet,
     GroupOrder,
     GroupsDone,
     JobStatus,
-    NodeReport,
     OfferWeights,
     Outcome,
     SessionBegan,
@@ -52,20 +55,19 @@ from spotlight.actors.protocol import (
     SubmitGroups,
     TakeGroups,
     WithdrawGroups,
-    WorkerReport,
 )
 from spotlight.actors.protocol.sessions import MOST_OPEN_GROUPS
 from spotlight.actors.runtime import (
-    Actor,
-    ActorRef,
     Down,
     Message,
-    from_this_process,
     garbage,
     handles,
 )
 from spotlight.errors import JournalError, TransferFailed
-from spotlight.policies.dispatch.instructions import RequestsFinished
+from spotlight.policies.requests.instructions import RequestsFinished
+from spotlight.policies.run_tally import RunTally
+from spotlight.policies.step_times import StepTimes
+from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, SamplingSettings
 
 log = structlog.get_logger(__name__)
@@ -78,46 +80,51 @@ _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
 
 
-class SessionRunner(Actor):
-    """See the module's docstring.
+@dataclass(frozen=True)
+class SessionSetup:
+    """What a session is made from."""
 
-    Args:
-        plans: of all nodes.
-        coordinator: who may cancel the session.
-        nodes: who is there already.
-        on_status: called with the session's status, now and then.
-        on_end: called once with the last status; the runner is to be stopped then.
-    """
+    folder: SessionFolder
+    files: SessionFiles
+    came_back: bool
+    """An earlier coordinator was killed in the middle of it, and its nodes may be there."""
 
-    def __init__(
-        self,
-        setup: SessionSetup,
-        plans: NodePlans,
-        *,
-        coordinator: ActorRef,
-        nodes: tuple[NodeReport, ...],
-        on_status: Callable[[JobStatus], None],
-        on_end: Callable[[JobStatus], None],
-    ) -> None:
+    def service(self) -> Service:
+        """What the session wants of the nodes."""
+        saved = self.folder.saved
+        return Service(
+            id=saved.session,
+            title=f"session-{saved.session}",
+            owner=saved.owner,
+            work=saved.work,
+            checkpoint=self.files.checkpoint,
+            hub_files=self.files.hub_files,
+            degree=saved.work.sampler.degree,
+        )
+
+
+class SessionRunner(Tenant):
+    """See the module's docstring."""
+
+    def __init__(self, setup: SessionSetup, around: Surroundings) -> None:
         self._setup = setup
         self._saved = setup.folder.saved
-        self._timings = setup.timings.coordinator
-        self._coordinator = coordinator
-        self._waiting_nodes = nodes
-        self._on_status = on_status
-        self._on_end = on_end
-        self.ended: JobStatus | None = None
-        """Its last status."""
-        self._parts = SessionParts(
-            self,
-            setup,
-            plans,
-            ended=lambda ended: self.call_in_turn(partial(self._end_requests, ended)),
-            is_over=lambda: self.ended is not None,
-            fail=lambda error: self._end("failed", str(error)),
+        self.groups = SessionGroups()
+        self.tally = RunTally()
+        """Of what happened since this coordinator began with the session."""
+        service = setup.service()
+        self._log = EventLog(service.title)
+        listen_s = around.timings.coordinator.listen_s if setup.came_back else 0.0
+        super().__init__(
+            around,
+            service,
+            journal=JobJournal(setup.folder.journal, around.store, self._fail),
+            profile=StepProfile(setup.files.checkpoint.fingerprint, StepTimes()),
+            came_back=setup.came_back,
+            listen_s=listen_s,
         )
-        self._groups = self._parts.groups
-        self._began = asyncio.get_running_loop().time()
+        self.began_at = self.now()
+        self.pace = RecentPace(self.began_at)
         self._away_since: float | None = None
         """When the user was lost; None while he is there."""
         self._news = asyncio.Event()
@@ -138,29 +145,23 @@ class SessionRunner(Actor):
     def _from_user(self, message: Message) -> bool:
         return self.sender == self._saved.user
 
-    def _from_coordinator(self, message: Message) -> bool:
-        return self.sender == self._coordinator
-
-    def _from_the_worker(self, message: WorkerReport) -> bool:
-        return self._parts.ledger.may_report(message.worker, self.sender)
-
     # --- life ---
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the session has ended."""
+        return self.ended is not None
+
     async def started(self) -> None:
-        """Start the dispatcher, and meet the nodes that are there."""
-        dispatcher = self._parts.dispatcher
-        await self.spawn(lambda: dispatcher, "dispatcher", linked=True, mailbox=_MOST_REPORTS)
+        """Look after its user, too."""
+        await super().started()
         self.watch(self._saved.user)
-        self.run_task(self._report_status())
-        self.run_task(self._remind())
-        for node in self._waiting_nodes:
-            self.tell(self.ref, node)
 
     async def stopping(self, reason: str) -> None:
         """Leave nothing of a session that is over; the next coordinator goes on with another."""
         if reason == "crashed":
-            self._end("failed", "the session crashed; see the coordinator's log")
-        await self._setup.store.aclose()
+            self.end("failed", "the session crashed; see the coordinator's log")
+        await self.store.aclose()
         if self.ended is not None:
             await self._setup.folder.remove()
         else:
@@ -170,21 +171,16 @@ class SessionRunner(Actor):
         """Leave the folder as a kill does."""
         self._setup.folder.close()
 
-    @handles(CancelJob, only=_from_coordinator)
-    async def on_cancel(self, message: CancelJob) -> None:
-        """Somebody ends the session from outside."""
-        self._end("cancelled", "cancelled by the user")
-
     @handles(EndSession, only=_from_user)
     async def on_end(self, message: EndSession) -> Acknowledged:
         """Nothing more is wanted."""
-        self._end("finished", "")
+        self.end("finished", "")
         return Acknowledged()
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
         """The user is out of reach; he may come back."""
-        self._away_since = self._now()
+        self._away_since = self.now()
 
     def _heard(self) -> None:
         """The user speaks."""
@@ -192,69 +188,35 @@ class SessionRunner(Actor):
             self._away_since = None
             self.watch(self._saved.user)
 
-    def _end(self, outcome: Outcome, reason: str) -> None:
+    def event(self, event: RunEvent) -> None:
+        """There is no run folder to write it to."""
+        self.tally.note(event)
+        self._log.event(event)
+
+    def report(self) -> JobStatus:
+        """How the session is."""
+        return session_status(self)
+
+    def end(self, outcome: Outcome, reason: str) -> None:
+        """Nothing more is wanted; the first call counts."""
         if self.ended is not None:
             return
-        self.ended = self._status(outcome, reason)
-        log.info("session_ended", job=self.ended.job, outcome=outcome, reason=reason)
-        self._parts.briefing.end_job()
-        self._on_end(self.ended)
-
-    async def _remind(self) -> None:
-        reminders = 0
-        while self.ended is None:
-            await asyncio.sleep(self._timings.remind_s)
-            reminders += 1
-            self._parts.briefing.repeat(everything=reminders % _REPEAT_EVERY == 0)
-            limit_s, since = self._timings.session_away_s, self._away_since
-            if since is not None and self._now() - since >= limit_s:
-                self._end("cancelled", f"its program has been out of reach for {limit_s:g} s")
-
-    async def _report_status(self) -> None:
-        while self.ended is None:
-            status = self._status("", "")
-            self._on_status(status)
-            await asyncio.sleep(status_pause_s(len(status.workers), self._timings.status_period_s))
-
-    def _status(self, outcome: Outcome, reason: str) -> JobStatus:
-        return session_status(
-            self._parts,
-            f"session-{self._saved.session}",
-            self._now() - self._began,
-            len(self.system.dead_letters),
-            outcome=outcome,
-            reason=reason,
-            came_back=self._setup.came_back,
+        self.ended = msgspec.structs.replace(
+            self.report(), phase="finished", outcome=outcome, reason=reason
         )
+        log.info("session_ended", job=self.ended.job, outcome=outcome, reason=reason)
+        self.briefing.end_job()
+        self.around.coordinator.tenant_ended(self)
 
-    # --- nodes ---
+    def _fail(self, error: JournalError) -> None:
+        self.end("failed", str(error))
 
-    @handles(NodeReport, only=from_this_process)
-    async def on_node_report(self, message: NodeReport) -> None:
-        """A node is there, with what it has; others pull weights from it."""
-        parts = self._parts
-        if self.ended is None and parts.membership.may_join(message):
-            has_changed = parts.membership.join(message)
-            parts.troubles.note(message)
-            parts.briefing.note(message, has_changed=has_changed)
-            if has_changed:
-                parts.briefing.share_backlog()
-
-    def lose_node(self, name: str, reason: str, *, announced: bool) -> None:
-        """In the runner's next turn: a node is out of reach with its workers, and what they held is
-        queued again. `announced`: it had notice, and left.
-        """
-
-        async def lose() -> None:
-            self._parts.membership.leave(name, reason, announced=announced)
-            self._parts.briefing.node_gone(name)
-
-        self.call_in_turn(lose, lane="system")  # in order with what nodes report
-
-    @handles(WorkerReport, only=_from_the_worker)
-    async def on_worker_report(self, message: WorkerReport) -> None:
-        """What the worker does from now on, and whether it can serve at all."""
-        self._parts.ledger.note(message)
+    def remind(self, *, everything: bool) -> None:
+        """Repeat what may have been lost, and give up a user who is away for too long."""
+        self.briefing.repeat(everything=everything)
+        limit_s, since = self.timings.coordinator.session_away_s, self._away_since
+        if since is not None and self.now() - since >= limit_s:
+            self.end("cancelled", f"its program has been out of reach for {limit_s:g} s")
 
     # --- weights ---
 
@@ -262,8 +224,8 @@ class SessionRunner(Actor):
     async def on_offer(self, message: OfferWeights) -> Acknowledged | SessionRefused:
         """Nodes pull a version from now on."""
         self._heard()
-        offer, publications = message.offer, self._parts.publications
-        known = self._parts.journal.publications().get(offer.version)
+        offer, publications = message.offer, self.publications
+        known = self.journal.publications().get(offer.version)
         if known is not None and known != offer:
             return SessionRefused(
                 f"weights version {offer.version} is already published with other weights"
@@ -272,8 +234,8 @@ class SessionRunner(Actor):
             keep = {offer.version, *message.keep}
             publications.add(offer, keep)
             with suppress(JournalError):  # ends the session
-                self._parts.journal.save_publication(offer, keep)
-        self._parts.briefing.weights_published()
+                self.journal.save_publication(offer, keep)
+        self.briefing.weights_published()
         if known is None:
             garbage.collect()  # nothing is granted with them before nodes have pulled them
         return Acknowledged()
@@ -284,14 +246,14 @@ class SessionRunner(Actor):
     async def on_submit(self, message: SubmitGroups) -> Acknowledged | SessionRefused:
         """Queue what is new of it."""
         self._heard()
-        room = MOST_OPEN_GROUPS - len(self._groups)
+        room = MOST_OPEN_GROUPS - len(self.groups)
         problem = problem_with_orders(
-            message.groups, self._parts.publications.versions, room, self._saved.work.sampler
+            message.groups, self.publications.versions, room, self._saved.work.sampler
         )
         if problem:
             return SessionRefused(problem)
-        new = self._groups.submit(message.groups)
-        self._parts.requests.submit(
+        new = self.groups.submit(message.groups)
+        self.requests.submit(
             [request for order in new for request in requests_of(order, self._settings(order))]
         )
         return Acknowledged()
@@ -302,8 +264,8 @@ class SessionRunner(Actor):
         self._heard()
         removed = self._remove(message.numbers)
         for kind in {order.kind for order in removed}:
-            if not self._groups.has_open(kind):
-                self._parts.requests.cancel(kind)
+            if not self.groups.has_open(kind):
+                self.requests.cancel(kind)
         return Acknowledged()
 
     @handles(TakeGroups, only=_from_user)
@@ -315,46 +277,44 @@ class SessionRunner(Actor):
 
     async def _tell_when_done(self, most: int) -> GroupsDone:
         try:
-            async with asyncio.timeout(self._timings.session_poll_s):
-                while not (numbers := self._groups.first_done(most)):
+            async with asyncio.timeout(self.timings.coordinator.session_poll_s):
+                while not (numbers := self.groups.first_done(most)):
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
             return GroupsDone(())
         pictures: dict[str, BundleOffer] = {}
-        for key in self._groups.pictures_of(numbers):
+        for key in self.groups.pictures_of(numbers):
             try:
-                pictures[key] = await self._setup.store.offer(key)
+                pictures[key] = await self.store.offer(key)
             except TransferFailed as error:
                 log.error("picture_lost", reason=str(error))
-        return GroupsDone(self._groups.told(numbers, pictures))
+        return GroupsDone(self.groups.told(numbers, pictures))
 
     def _remove(self, numbers: tuple[int, ...]) -> list[GroupOrder]:
         """The user has these groups, or wants them no more."""
-        removed = self._groups.remove(numbers)
+        removed = self.groups.remove(numbers)
         for order in removed:
             if order.pictures:
-                self._setup.store.delete(picture_folder(order.number))
-        self._parts.requests.release(
-            request_id(order, seed) for order in removed for seed in order.seeds
-        )
-        if removed and not self._groups:
+                self.store.delete(picture_folder(order.number))
+        self.requests.release(request_id(order, seed) for order in removed for seed in order.seeds)
+        if removed and not self.groups:
             for leftovers in _LEFTOVERS:
-                self._setup.store.delete(leftovers)
+                self.store.delete(leftovers)
         return removed
 
-    async def _end_requests(self, ended: Ended) -> None:
+    async def end_requests(self, ended: Ended) -> None:
         """Requests are finished, in any order and each once, or given up."""
         if isinstance(ended, RequestsFinished):
             if not ended.restored:
-                self._parts.pace.note(len(ended.of("rollout")), self._now())
-            unwanted = self._groups.finished(ended.results, restored=ended.restored)
+                self.pace.note(len(ended.of("rollout")), self.now())
+            unwanted = self.groups.finished(ended.results, restored=ended.restored)
         else:
-            unwanted = self._groups.given_up(ended.requests, ended.reason)
+            unwanted = self.groups.given_up(ended.requests, ended.reason)
         for request in unwanted:
             if request.image_key:
-                self._setup.store.delete(picture_folder(request.group))
-        self._parts.requests.release(request.id for request in unwanted)
+                self.store.delete(picture_folder(request.group))
+        self.requests.release(request.id for request in unwanted)
         self._news.set()
 
     def _settings(self, order: GroupOrder) -> SamplingSettings:
@@ -366,8 +326,4 @@ class SessionRunner(Actor):
     async def on_fleet(self, message: GetFleet) -> Fleet:
         """Who is there, and what was done so far."""
         self._heard()
-        return fleet_of(self._parts, self._now())
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+        return fleet_of(self)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from typing import Literal
 
-from spotlight.actors.coordinator.tenant.roster import Roster
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol import Demand, DemandClass, NodeReport
-from spotlight.policies.dispatch.matching import Backlog, micro_batches
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.matching import Backlog, micro_batches
+from spotlight.policies.requests.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.types import RequestKind, SamplingSettings
 
@@ -80,11 +80,11 @@ class BacklogShares:
     def _shares(self) -> Iterator[tuple[NodeReport, list[tuple[Backlog, int]]]]:
         """Nodes of several workers, each with its micro-batches of every kind that it has."""
         nodes = [self._roster.nodes[name] for name in sorted(self._roster.nodes)]
-        workers = sum(len(self._free(node)) for node in nodes)
+        workers = sum(len(self._roster.free_workers_of(node.node)) for node in nodes)
         backlog = [(work, self._unclaimed(work)) for work in self._table.backlog()]
         before = 0
         for node in nodes:
-            after = before + len(self._free(node))
+            after = before + len(self._roster.free_workers_of(node.node))
             if len(node.workers) > 1:
                 shares = [
                     (work, work.leased.get(node.node, 0) + _part(unclaimed, before, after, workers))
@@ -138,13 +138,6 @@ class BacklogShares:
 
     def _wished(self) -> int | None:
         return self._degree if self._degree != "auto" else None
-
-    def _free(self, node: NodeReport) -> list[str]:
-        """Workers of a node that may be given requests now."""
-        if node.node in self._roster.leaving:
-            return []
-        names = [worker.worker for worker in node.workers]
-        return [name for name in names if name not in self._roster.barred]
 
 
 def _part(batches: int, before: int, after: int, workers: int) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotlight.actors.coordinator.tenant.roster import Roster
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.checkpoint_sources import HUB, CheckpointSources

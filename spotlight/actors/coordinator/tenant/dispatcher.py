@@ -12,14 +12,14 @@ there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
 import structlog
 
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
-from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
+from spotlight.actors.coordinator.tenant.request_queue import RequestQueue, RequestsOwner
 from spotlight.actors.protocol import (
     CommitSteps,
     Completed,
@@ -29,11 +29,8 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.runtime import Actor, handles
-from spotlight.policies.dispatch.instructions import EndWorker
-from spotlight.policies.dispatch.table import RequestTable
-from spotlight.record.run_events import RunEvent
+from spotlight.policies.requests.table import RequestTable
 from spotlight.timings import DispatchTimings
-from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
@@ -46,14 +43,9 @@ class Dispatcher(Actor):
 
     def __init__(
         self,
-        *,
+        owner: RequestsOwner,
         table: RequestTable,
         journal: JobJournal,
-        ended: Callable[[Ended], None],
-        discard: Callable[[BundleOffer], None],
-        record: Callable[[RunEvent], None],
-        backlog_changed: Callable[[], None],
-        end_worker: Callable[[EndWorker], None],
         metadata: Mapping[str, str] = {},
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
@@ -61,15 +53,11 @@ class Dispatcher(Actor):
         self._tick_s = timings.tick_s
         self._journal = journal
         self.queue = RequestQueue(
+            owner,
+            self,
             table=table,
             journal=journal,
             metadata=metadata,
-            actor=self,
-            ended=ended,
-            discard=discard,
-            record=record,
-            backlog_changed=backlog_changed,
-            end_worker=end_worker,
             lease_s=timings.lease_s,
         )
 

@@ -50,7 +50,7 @@ _LEVELS: dict[type[RunEvent], Level] = {
 tell."""
 
 _PROGRESS_INTERVAL_S = 30.0
-"""Of iterations and of validations no more than one line is written in this time."""
+"""Seconds in which no more than one line of iterations and of validations is written."""
 
 
 class EventLog:

@@ -18,15 +18,15 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.key_ring import OPERATOR
-from spotlight.actors.coordinator.tenant.roster import Rank
+from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
-from spotlight.policies.dispatch.rows import SavedRow
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
 from spotlight.transport.tensors import ArtifactStore
@@ -333,22 +333,20 @@ class JobJournal:
         return msgspec.structs.replace(row, commit=commit)
 
     def _one(self, key: str, kind: type[RecordT]) -> RecordT | None:
-        found = [body for name, body in self._journal.items(key) if name == key]
-        return _decode(key, found[0], kind) if found else None
+        return _decode(self._journal, key, kind) if self._journal.get(key) is not None else None
 
     def _all(self, prefix: str, kind: type[RecordT]) -> list[tuple[str, RecordT]]:
         return [
-            (key.removeprefix(prefix), _decode(key, body, kind))
-            for key, body in self._journal.items(prefix)
+            (key.removeprefix(prefix), _decode(self._journal, key, kind))
+            for key, _ in self._journal.items(prefix)
         ]
 
 
 def identify(journal: Journal, name: str, rng: random.Random, owner: str) -> Identity:
     """A run keeps its name, token and owner for as long as its folder lives; `owner` is that of a
     new one."""
-    found = journal.items("identity")
-    if found:
-        return _decode("identity", found[0][1], Identity)
+    if journal.get("identity") is not None:
+        return _decode(journal, "identity", Identity)
     job_id, token = f"{name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}"
     identity = Identity(job_id, token, sorts_prompts=False, owner=owner)
     journal.write({"identity": _encode(identity)})
@@ -361,11 +359,10 @@ def require_same_prompts(journal: Journal, digests: Mapping[str, str]) -> None:
 
     Raises `RunFolderError` naming the field whose prompts are others.
     """
-    found = journal.items("prompts")
-    if not found:
+    if journal.get("prompts") is None:
         journal.write({"prompts": msgspec.json.encode(digests)})
         return
-    kept = _decode("prompts", found[0][1], dict[str, str])
+    kept = _decode(journal, "prompts", dict[str, str])
     for field, digest in digests.items():
         if kept.get(field) != digest:
             raise RunFolderError(
@@ -388,11 +385,12 @@ def _encode(record: msgspec.Struct | Evidence | Population) -> bytes:
     return msgspec.json.encode(record)
 
 
-def _decode(key: str, body: bytes, kind: type[RecordT]) -> RecordT:
+def _decode(journal: Journal, key: str, kind: type[RecordT]) -> RecordT:
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.json.decode(journal.get(key) or b"", type=kind)
     except msgspec.MsgspecError as error:
+        version = journal.version_of(key)
         raise JournalError(
-            f"the journal's record {key} cannot be read ({error}); it was written by another "
-            "version of Spotlight: resume it with that version"
+            f"the journal's record {key} cannot be read ({error}); Spotlight {version} wrote it:"
+            " resume with that version"
         ) from error

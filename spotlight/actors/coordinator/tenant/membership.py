@@ -1,123 +1,86 @@
-"""The nodes of a running job as they come and go: who is admitted, and who is told of it."""
+"""The nodes of a tenant as they come and go: what the table of the fleet says of them is done here,
+in its order.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.tenant.ledger import Ledger
-from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
-from spotlight.actors.coordinator.tenant.roster import Roster
-from spotlight.actors.protocol import NodeReport
-from spotlight.actors.runtime import ActorRef
-from spotlight.policies.preemption import JoinBackoff
-from spotlight.record.run_events import (
-    NodeJoined,
-    NodeLost,
-    NodeMustWait,
-    NoticeReceived,
-    NoticeWithdrawn,
-    RunEvent,
-    WorkerJoined,
-)
-from spotlight.timings import RejoinTimings
-from spotlight.transport.tensors import ArtifactStore
+from spotlight.actors.coordinator.fleet import Event, workers_of
+from spotlight.actors.protocol import NodeReport, WorkerReport, WorkerStatus
+from spotlight.policies.fleet import fleet_events as fleet
+from spotlight.policies.fleet import fleet_instructions as step
+from spotlight.record.run_events import WorkerStateBegan
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.tenant.tenant import Tenant
 
 
 class NodeMembership:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    Args:
-        roster: of the job's nodes, which this alone changes.
-        requests, ledger: are told of every worker.
-        store: into which nodes write, each with a token of its own.
-        event: writes an event to the run folder.
-    """
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        self._id = tenant.roster.tenant
 
-    def __init__(
-        self,
-        roster: Roster,
-        *,
-        requests: RequestQueue,
-        ledger: Ledger,
-        store: ArtifactStore,
-        event: Callable[[RunEvent], None],
-        timings: RejoinTimings,
-    ) -> None:
-        self._roster = roster
-        self._requests = requests
-        self._ledger = ledger
-        self._store = store
-        self._schedulers: dict[str, ActorRef] = {}
-        """Of all nodes that ever joined; one that was out of reach comes back with the same."""
-        self._event = event
-        self._backoff = JoinBackoff(timings)
-        self._must_wait: set[str] = set()
-        """Nodes that come and go too often to join now."""
+    def take_in(self, report: NodeReport) -> step.NodeHeard | None:
+        """A node is there; None if it may not join now."""
+        heard = self._carry_out(fleet.Heard(self._id, report))
+        if heard is None:
+            return None
+        return self._carry_out(fleet.HeardOfNotice(self._id, heard.node, heard.has_news))
 
-    def may_join(self, node: NodeReport) -> bool:
-        """Whether a node may join now; one that keeps coming and going must wait."""
-        if node.node in self._roster.nodes:
-            return True
-        wait_s = self._backoff.wait_s(node.node, self._now())
-        if wait_s > 0 and node.pool == "spot":
-            if node.node not in self._must_wait:
-                self._must_wait.add(node.node)
-                self._event(NodeMustWait(node=node.node, seconds=round(wait_s, 1)))
-            return False
-        self._must_wait.discard(node.node)
-        names = tuple(worker.worker for worker in node.workers)
-        self._event(NodeJoined(node=node.node, pool=node.pool, workers=names))
-        return True
-
-    def join(self, node: NodeReport) -> bool:
-        """A node is there; True if anything of it has changed that matters to the job."""
-        known = self._roster.nodes.get(node.node)
-        if self._schedulers.get(node.node) != node.scheduler:
-            self._store.revoke(node.node)  # another process had that token
-        self._schedulers[node.node] = node.scheduler
-        came, went = self._roster.join(node)
-        names = tuple(worker.worker for worker in went)
-        if names:
-            self._ledger.remove(names)
-            self._requests.remove_workers(names, "its process ended", ended=True)
-        for worker in came:
-            self._event(WorkerJoined(worker=worker.worker, node=node.node, pool=node.pool))
-        if came:
-            self._ledger.add(node.node, node.pool, came)
-            self._requests.add_workers(node.node, node.pool, came)
-        has_news = bool(came or went or known is None or known.scheduler != node.scheduler)
-        return self._note_notice(node, has_news) or has_news
-
-    def _note_notice(self, node: NodeReport, has_news: bool) -> bool:
-        """Whether a node will be taken; True if that is new."""
-        leaving = self._roster.leaving
-        if node.notice is None and node.node in leaving:
-            leaving.discard(node.node)
-            self._event(NoticeWithdrawn(node=node.node))
-        elif node.notice is not None and node.node not in leaving:
-            leaving.add(node.node)
-            source, lead_s = node.notice.source, node.notice.lead_s
-            self._event(NoticeReceived(node=node.node, source=source, lead_s=lead_s))
-        elif node.notice is None or not has_news:
-            return False
-        names = tuple(worker.worker for worker in node.workers)
-        self._requests.set_leaving(names, leaving=node.notice is not None)
-        return True
-
-    def leave(self, name: str, reason: str, *, announced: bool) -> None:
+    def lose(self, name: str, reason: str, *, announced: bool) -> None:
         """A node is gone; `announced`: it had notice, and left."""
-        if announced:
-            self._store.revoke(name)
-        node = self._roster.leave(name)
-        if node is None:
-            return
-        self._backoff.left(name, self._now())
-        self._event(NodeLost(node=name, pool=node.pool, reason=reason))
-        names = tuple(worker.worker for worker in node.workers)
-        self._ledger.remove(names)
-        self._requests.remove_workers(names, reason, announced=announced)
+        self._carry_out(fleet.HeardOfLoss(self._id, name, reason, announced))
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def note(self, report: WorkerReport) -> None:
+        """What a worker does from now on, and whether it can serve at all."""
+        self._carry_out(fleet.WorkerSaid(self._id, report))
+
+    def bar(self, workers: frozenset[str]) -> None:
+        """Only these, who train, get no requests."""
+        self._carry_out(fleet.Barred(self._id, workers))
+        self._tenant.requests.bar(workers)
+
+    def statuses(self) -> tuple[WorkerStatus, ...]:
+        """What every worker does, by name, and who leads its group."""
+        found = []
+        for name, row in sorted(self._tenant.roster.workers.items()):
+            leader, members = self._tenant.table.groups.of(name)
+            leader = leader if members > 1 else ""
+            its = name, row.node, row.pool, row.state, row.detail
+            found.append(WorkerStatus(*its, leader, members))
+        return tuple(found)
+
+    def _carry_out(self, event: Event) -> step.NodeHeard | None:
+        tenant, heard = self._tenant, None
+        for each in tenant.nodes.handle(event):
+            match each:
+                case step.RevokeToken(node):
+                    tenant.store.revoke(node)
+                case step.AddWorkers(node, epochs):
+                    report = tenant.roster.nodes[node]
+                    tenant.requests.add_workers(node, report.pool, workers_of(report, epochs))
+                case step.RemoveWorkers(workers, reason, announced, ended):
+                    tenant.requests.remove_workers(
+                        workers, reason, announced=announced, ended=ended
+                    )
+                case step.SetLeaving(workers, leaving):
+                    tenant.requests.set_leaving(workers, leaving=leaving)
+                case step.StateBegan():
+                    tenant.event(self._began(each))
+                case step.RecordEvent(happened):
+                    tenant.event(happened)
+                case step.NodeHeard():
+                    heard = each
+        return heard
+
+    def _began(self, state: step.StateBegan) -> WorkerStateBegan:
+        return WorkerStateBegan(
+            worker=state.worker,
+            node=state.node,
+            pool=state.pool,
+            state=state.state,
+            scoring_s=round(self._tenant.table.counters.pop_scoring_s(state.worker), 4),
+        )

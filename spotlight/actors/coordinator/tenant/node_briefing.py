@@ -7,20 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.node_plans import NodePlans
-from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
-from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.coordinator.tenant.roster import Roster
 from spotlight.actors.protocol import Membership, NodeReport
 from spotlight.actors.protocol.artifacts import own_folders
-from spotlight.actors.runtime import Actor
-from spotlight.jobs import WorkSpec
-from spotlight.jobs.hub_names import HubFile
-from spotlight.timings import Timings
-from spotlight.transport.tensors import ArtifactStore
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.tenant.tenant import Tenant
 
 _DEMANDS_PER_S = 2000
 """Of all nodes together, unless something is told again."""
@@ -29,53 +23,16 @@ _FEW_NODES = 32
 
 
 class NodeBriefing:
-    """See the module's docstring. Once the job is over it tells nothing more.
+    """See the module's docstring. Once the tenant is over it tells nothing more."""
 
-    Args:
-        plans: of all nodes.
-        runner: whom workers tell what they do.
-        dispatcher: where group leaders pull.
-        work: what workers must know of the job.
-        store: the job's, into which nodes write.
-        shares: what nodes are told of the work that waits.
-        is_over: whether the job has ended.
-        trainers: the workers that train.
-        seconds_left: until previews are worth nothing any more, where that is known.
-        hub_files: those of the checkpoint, as the hub says them.
-    """
-
-    def __init__(
-        self,
-        plans: NodePlans,
-        runner: Actor,
-        dispatcher: Actor,
-        work: WorkSpec,
-        job_id: str,
-        *,
-        roster: Roster,
-        store: ArtifactStore,
-        publications: Publications,
-        shares: BacklogShares,
-        is_over: Callable[[], bool],
-        trainers: Callable[[], frozenset[str]] = frozenset,
-        seconds_left: Callable[[], float | None] = lambda: None,
-        timings: Timings = Timings(),
-        hub_files: tuple[HubFile, ...] = (),
-    ) -> None:
-        self._plans = plans
-        self._runner = runner
-        self._dispatcher = dispatcher
-        self._work = work
-        self._job_id = job_id
-        self._roster = roster
-        self._store = store
-        self._publications = publications
-        self._shares = shares
-        self._is_over = is_over
-        self._trainers = trainers
-        self._seconds_left = seconds_left
+    def __init__(self, tenant: Tenant) -> None:
+        self._tenant = tenant
+        self._fleet, self._publications = tenant.nodes, tenant.publications
         self._checkpoints = CheckpointSpread(
-            work.model.checkpoint, roster, timings.checkpoints, hub_files
+            tenant.service.work.model.checkpoint,
+            tenant.roster,
+            tenant.timings.checkpoints,
+            tenant.service.hub_files,
         )
         self._shared_at = -math.inf
         """When nodes were told of the backlog last, on the loop's clock."""
@@ -91,14 +48,15 @@ class NodeBriefing:
         """A node reports; `has_changed`: it is there for the first time, or others of its workers,
         or it leaves.
         """
-        if self._is_over():
+        if self._tenant.is_over:
             return
         if has_changed:
             self._publications.node_changed(node.node)
-            sink = self._store.writable_by(node.node, *own_folders(node.node))
-            membership = Membership(self._runner.ref, self._dispatcher.ref, sink)
-            self._plans.prepare(node.node, self._job_id, self._work, membership)
-        has_tried = self._plans.agrees(node)
+            tenant, service = self._tenant, self._tenant.service
+            sink = tenant.store.writable_by(node.node, *own_folders(node.node))
+            membership = Membership(tenant.ref, tenant.dispatcher.ref, sink)
+            self._fleet.prepare(node.node, service.work, membership)
+        has_tried = self._fleet.agrees(node)
         if self._checkpoints.note(node, self._now(), has_tried=has_tried):
             self._spread_checkpoint()
         if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
@@ -117,20 +75,20 @@ class NodeBriefing:
 
     def replace_trainers(self, term: int) -> None:
         """Ranks are built: tell those of earlier terms, which hold on to much memory."""
-        self._plans.replace_trainers(term)
-        self._plans.send()
+        self._fleet.replace_trainers(term)
+        self._fleet.send()
 
     def share_backlog(self, *, again: bool = False) -> None:
         """Tell nodes what their groups should be good for, if it changed much, or `again`. What
         one node joins or takes may change what all are told, so many nodes are told the outcome of
         many changes.
         """
-        nodes = len(self._roster.nodes)
+        nodes = len(self._tenant.roster.nodes)
         wait_s = self._shared_at + nodes / _DEMANDS_PER_S - self._now()
         if again or nodes <= _FEW_NODES or wait_s <= 0:
             self._share_backlog(again=again)
         elif self._sharing is None:
-            self._sharing = self._runner.run_task(self._share_backlog_after(wait_s))
+            self._sharing = self._tenant.run_task(self._share_backlog_after(wait_s))
 
     async def _share_backlog_after(self, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
@@ -138,33 +96,33 @@ class NodeBriefing:
         self._share_backlog(again=False)
 
     def _share_backlog(self, *, again: bool) -> None:
-        if self._is_over():
+        if self._tenant.is_over:
             return
-        self._shared_at = self._now()
-        for node, demand in self._shares.due(self._trainers(), self._seconds_left(), again=again):
-            self._plans.demand(node.node, demand)
-        self._plans.send()
+        tenant, self._shared_at = self._tenant, self._now()
+        for node, demand in tenant.shares.due(tenant.trainers, tenant.seconds_left, again=again):
+            self._fleet.demand(node.node, demand)
+        self._fleet.send()
 
     def end_job(self) -> None:
         """Tell all nodes that the job is over."""
-        self._plans.end_job()
+        self._fleet.end()
 
     def _spread_checkpoint(self) -> None:
         """Tell nodes where they take the checkpoint from, if that is new."""
-        if self._is_over():
+        if self._tenant.is_over:
             return
         for name, source in self._checkpoints.directions(self._now()):
-            self._plans.take_checkpoint(name, source)
-        self._plans.send()
+            self._fleet.take_checkpoint(name, source)
+        self._fleet.send()
 
     def _spread_weights(self, *again: str) -> None:
         """Tell nodes where they pull weights from, if that is new, or `again`."""
-        if self._is_over():
+        if self._tenant.is_over:
             return
-        self._plans.keep(sorted(self._publications.versions))
+        self._fleet.keep(sorted(self._publications.versions))
         for name, offer in self._publications.directions(self._now(), again):
-            self._plans.hold(name, offer)
-        self._plans.send()
+            self._fleet.hold(name, offer)
+        self._fleet.send()
 
     @staticmethod
     def _now() -> float:

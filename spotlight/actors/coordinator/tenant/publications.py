@@ -7,10 +7,11 @@ or duplicated, the current plan says where a node pulls from.
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
-from spotlight.actors.coordinator.tenant.roster import Roster
+from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
 from spotlight.policies.weight_distribution import (
     ORIGIN,
@@ -41,7 +42,9 @@ class Publications:
         self._missed = missed
         self._roster = roster
         self._timings = timings
-        self._known = {v: _Version(offer, roster, timings) for v, offer in sorted(known.items())}
+        self._failures: Counter[str] = Counter()
+        """How often nodes could not pull weights from another one, by its name, since one could."""
+        self._known = {v: self._version(offer) for v, offer in sorted(known.items())}
 
     def __contains__(self, version: int) -> bool:
         return version in self._known
@@ -59,7 +62,7 @@ class Publications:
     def add(self, offer: WeightsOffer, keep: Collection[int]) -> None:
         """A new version is there; of the others only those in `keep` are still needed."""
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
-        self._known[offer.version] = _Version(offer, self._roster, self._timings)
+        self._known[offer.version] = self._version(offer)
 
     @property
     def held(self) -> frozenset[int]:
@@ -82,6 +85,8 @@ class Publications:
 
     def node_changed(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
+        if name not in self._roster.nodes:
+            self._failures.pop(name, None)
         for known in self._known.values():
             known.node_changed(name)
 
@@ -111,17 +116,26 @@ class Publications:
             for direction in known.directions(now, to_all_of)
         ]
 
+    def _version(self, offer: WeightsOffer) -> _Version:
+        return _Version(offer, self._roster, self._timings, self._failures)
+
 
 class _Version:
     """One version: where its trainer left it, which nodes hold it, and who pulls it from whom."""
 
-    def __init__(self, where: WeightsOffer, roster: Roster, timings: WeightsTimings) -> None:
+    def __init__(
+        self,
+        where: WeightsOffer,
+        roster: Roster,
+        timings: WeightsTimings,
+        failures: Counter[str],
+    ) -> None:
         self._where = where
         self._roster = roster
+        self._failures = failures
         # A node says itself what it could not get in time; this is for words that are lost.
         patience_s = sum(2 * transfer_limit_s(part.nbytes, timings) for part in where.parts)
-        place, failures = _place(where.store), roster.failed_sources
-        self._spread = WeightDistribution(place, patience_s, timings, failures)
+        self._spread = WeightDistribution(_place(where.store), patience_s, timings, failures)
         self._copies: dict[str, WeightsOffer] = {}
         self._told: dict[str, WeightsOffer] = {}
         """The latest, by node; nothing of those that wait."""
@@ -154,7 +168,7 @@ class _Version:
             return False
         source = self._spread.source_of(node)
         if source is not None:
-            self._roster.failed_sources.pop(source, None)
+            self._failures.pop(source, None)
         self._news |= dict.fromkeys((node, *self._spread.fed_by(node)))
         return True
 
@@ -164,7 +178,7 @@ class _Version:
             return False
         self.is_missed_at_origin |= source == ORIGIN
         self._spread.failed(node, source, now)
-        self._roster.failed_sources[source] += 1
+        self._failures[source] += 1
         return True
 
     def directions(self, now: float, again: dict[str, None]) -> Iterator[tuple[str, WeightsOffer]]:

@@ -1,4 +1,5 @@
-"""From a job and its seeds to requests: the only place that decides how a sample is denoised.
+"""From a job and its seeds to requests: the only place that decides how a sample is denoised, and
+what is asked of exploration.
 
 All samples of an iteration share their settings, the SDE window included; it is drawn here and
 travels in every request.
@@ -12,6 +13,7 @@ import msgspec
 
 from spotlight.jobs import JobSpec, SamplerSpec
 from spotlight.policies.exploration.explored import Explored
+from spotlight.policies.exploration.explorer import Preview
 from spotlight.policies.exploration.planners import (
     SeedChoice,
     derived_seed,
@@ -19,6 +21,7 @@ from spotlight.policies.exploration.planners import (
     first_seeds,
     widest,
 )
+from spotlight.policies.exploration.settings import ExplorationSettings
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
 
@@ -29,8 +32,7 @@ def window_start(job: JobSpec, iteration: int) -> int:
     window = job.sampler.window
     room = window.latest - window.length - window.earliest
     if window.placement == "sliding":
-        positions = room // window.stride + 1
-        return window.earliest + iteration // window.slide_every % positions * window.stride
+        return window.earliest + iteration // window.slide_every % (room + 1)
     return window.earliest + derived_seed(job.seed, iteration, "window") % (room + 1)
 
 
@@ -71,6 +73,25 @@ def unexplored(job: JobSpec, iteration: int) -> Explored:
         tuple(choice.preview_rewards for choice in choices),
         previews=0,
         late=0,
+    )
+
+
+def exploration_settings(job: JobSpec) -> ExplorationSettings:
+    """What a job asks of exploration."""
+    asked = job.exploration
+    return ExplorationSettings(
+        seed=job.seed,
+        keep=job.group_size,
+        trained=job.prompts.per_iteration,
+        candidates=asked.candidates * job.group_size,
+        limits=tuple(reward.limits for reward in job.rewards),
+        weights=job.reward_weights,
+        micro_batch=job.sampler.micro_batch,
+        planner="uniform" if asked.mode == "none" else asked.mode,  # which nobody asks then
+        budget=asked.budget,
+        probes=asked.probes,
+        divides=job.divides_training,
+        previews_are_alike=job.preview_steps == job.sampler.steps,
     )
 
 
@@ -132,6 +153,30 @@ def rollout_requests(
 def explored_version(job: JobSpec, iteration: int) -> int:
     """The weights with which the candidates of an iteration are previewed."""
     return iteration if job.exploration.weights == "fresh" else iteration - 1
+
+
+def preview_request(job: JobSpec, preview: Preview) -> Request:
+    """The request of a preview that the explorer asks for."""
+    return request_of(
+        "preview",
+        preview.iteration,
+        explored_version(job, preview.iteration),
+        preview.group,
+        preview.prompt,
+        preview.seed,
+        preview_settings(job, preview.iteration),
+    )
+
+
+def preview_id(job: JobSpec, preview: Preview) -> str:
+    """The id of its request."""
+    version = explored_version(job, preview.iteration)
+    return str(RequestId("preview", preview.iteration, version, preview.group, preview.seed))
+
+
+def previewed(request: Request) -> Preview:
+    """The preview that such a request is of."""
+    return Preview(request.iteration, request.group, request.prompt, request.seed)
 
 
 def preview_of(job: JobSpec, rollout: Request) -> Request:

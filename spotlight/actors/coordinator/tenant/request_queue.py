@@ -3,7 +3,7 @@ carried out here, in its order.
 
 The table has decided when a call returns. The journal is written once for all calls and messages of
 one turn of the loop: their rows first, then all that follows from them, in order. What is finished
-or given up is handed to `ended`, which only keeps it for later: nothing here is called again from
+or given up is handed to the owner, which only keeps it for later: nothing here is called again from
 there.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from contextlib import suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 import structlog
@@ -24,8 +24,7 @@ from spotlight.actors.protocol import Grant, Recall, Receipt, Revoke, WorkerRefs
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import JournalError
-from spotlight.policies.dispatch.forecast import Arrival
-from spotlight.policies.dispatch.instructions import (
+from spotlight.policies.requests.instructions import (
     Answer,
     DeleteBundle,
     EndWorker,
@@ -38,7 +37,8 @@ from spotlight.policies.dispatch.instructions import (
     RequestsGivenUp,
     RevokeLeases,
 )
-from spotlight.policies.dispatch.table import RequestTable
+from spotlight.policies.requests.pace import Arrival
+from spotlight.policies.requests.table import RequestTable
 from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, Request, RequestKind, Result
 
@@ -54,50 +54,57 @@ class _Reply(NamedTuple):
     receipt: Receipt
 
 
+class RequestsOwner(Protocol):
+    """Whose requests they are: it is told what follows from what the table decides."""
+
+    def requests_ended(self, ended: Ended) -> None:
+        """Keep for later what is finished or given up; nothing is called again from there."""
+
+    def discard(self, bundle: BundleOffer) -> None:
+        """Delete a bundle from the coordinator's store."""
+
+    def event(self, event: RunEvent) -> None:
+        """Something happened: write it down."""
+
+    def backlog_changed(self) -> None:
+        """Another kind of work waits, or little of it."""
+
+    def end_worker(self, end: EndWorker) -> None:
+        """Have the process of a worker ended."""
+
+
 class RequestQueue:
     """See the module's docstring.
 
     Args:
+        owner: whose requests they are.
+        actor: the dispatcher, which tells group leaders on its behalf.
         table: decides; nobody else changes it.
         journal: of the run.
         metadata: of prompts, by their text: it goes along with their requests.
-        actor: the dispatcher, which tells group leaders on its behalf.
-        ended: is given what is finished or given up.
-        discard: deletes a bundle from the coordinator's store.
-        record: writes an event to the run folder.
-        backlog_changed: called when another kind of work waits, or little of it.
-        end_worker: has the process of a worker ended.
         lease_s: a lease ends so long after its holder was heard.
     """
 
     def __init__(
         self,
+        owner: RequestsOwner,
+        actor: Actor,
         *,
         table: RequestTable,
         journal: JobJournal,
         metadata: Mapping[str, str],
-        actor: Actor,
-        ended: Callable[[Ended], None],
-        discard: Callable[[BundleOffer], None],
-        record: Callable[[RunEvent], None],
-        backlog_changed: Callable[[], None],
-        end_worker: Callable[[EndWorker], None],
         lease_s: float,
     ) -> None:
+        self._owner = owner
         self._table = table
         self._journal = journal
         self._metadata = metadata
         self._actor = actor
-        self._ended = ended
-        self._discard = discard
-        self._record = record
-        self._backlog_changed = backlog_changed
-        self._end_worker = end_worker
         self._lease_s = lease_s
         self._outline: Hashable = ()
-        """Of the backlog, when it was told last."""
+        """The outline of the backlog when it was told last."""
         self._leaders: dict[str, ActorRef] = {}
-        """By the name of the worker."""
+        """The leaders by the name of their worker."""
         self._to_do: deque[Instruction | _Reply] = deque()
         """What follows from the messages of this turn, once their rows are in the journal."""
         self._turn: asyncio.Task[None] | None = None
@@ -277,13 +284,13 @@ class RequestQueue:
             case RecallLeases(worker, leases):
                 self._tell(worker, Recall(leases))
             case EndWorker() as end:
-                self._end_worker(end)
+                self._owner.end_worker(end)
             case RequestsFinished() | RequestsGivenUp() as ended:
-                self._ended(ended)
+                self._owner.requests_ended(ended)
             case DeleteBundle(bundle):
-                self._discard(bundle)
+                self._owner.discard(bundle)
             case RecordEvent(event):
-                self._record(event)
+                self._owner.event(event)
             case _Reply(waiting, receipt):
                 failpoints.reach("dispatcher.before_ack")
                 if not waiting.done():
@@ -296,7 +303,7 @@ class RequestQueue:
         outline = self._table.backlog_outline()
         if outline != self._outline:
             self._outline = outline
-            self._backlog_changed()
+            self._owner.backlog_changed()
 
     @staticmethod
     def _now() -> float:

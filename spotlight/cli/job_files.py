@@ -1,0 +1,22 @@
+"""Reads the job file of a command, and says what it says in words of an earlier version."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from spotlight.cli.lines import one_line
+from spotlight.jobs import JobSpec, job_from_data
+from spotlight.jobs.former_fields import moved
+from spotlight.jobs.loading import job_data
+
+
+def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
+    """The job of a file, with `changes` (each `path=value`). Fields that have moved since the file
+    was written are read as they were meant, and named on one line of stderr. Raises `JobError`."""
+    data = job_data(path, changes)
+    if former := moved(data):
+        words = ", ".join(f"`{field}` is now `{to}`" for field, to in former)
+        sys.stderr.write(f"spotlight: {one_line(f'{path}: {words}; write that')}\n")
+    return job_from_data(data, base=path.parent)

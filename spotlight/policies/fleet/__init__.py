@@ -1,0 +1,1 @@
+"""Who is there and what each has: the table of nodes and workers, and who is admitted to it."""
