@@ -426,7 +426,7 @@ def _publication_cpu_s(nodes: int) -> float:
             copy = msgspec.structs.replace(weights, store=roster.nodes[name].store)
             copies = (WeightsOffer(offered.version, (copy,)),)
             report = msgspec.structs.replace(roster.nodes[name], weights=copies)
-            publications.note(report, now, has_tried=True)
+            publications.note_copies(report)
             held += 1
         told = publications.directions(now)
     assert held == nodes, f"{held} of {nodes} nodes were told"

@@ -21,6 +21,7 @@ from spotlight.cli.node_identity import NodeIdentity
 from spotlight.cli.serving import actor_system, bind, control_transport, open_port
 from spotlight.cloud.detect import detect, metadata_urls
 from spotlight.cloud.file import NoticeFile
+from spotlight.cloud.installed import installed_sources
 from spotlight.cloud.notices import NoticeBook, watch_notices
 from spotlight.cloud.signals import grace_s, signals_as_notice
 from spotlight.errors import UserError
@@ -134,7 +135,7 @@ class NodeDaemon:
                 asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
             yield None
             return
-        sources = await detect(metadata_urls(os.environ))
+        sources = [*await detect(metadata_urls(os.environ)), *installed_sources()]
         if self.notice_file is not None:
             sources.append(NoticeFile(self.notice_file))
         with signals_as_notice(

@@ -97,8 +97,8 @@ class HttpSpec(EndpointSpec, frozen=True, kw_only=True):
     """A scorer that is reached over HTTP, in its own environment or on its own machine."""
 
     images_per_request: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 8
-    """At most so many images in one request. It is for scorers that are fastest with batches of a
-    size of their own. [images]"""
+    """Most images in one request. It is for scorers that are fastest with batches of a size of
+    their own. [images]"""
 
 
 class JudgeSpec(EndpointSpec, frozen=True, kw_only=True):

@@ -71,9 +71,9 @@ class Train:
     samples: tuple[TrainingSample, ...]
     part: Part = "whole"
     publish: Publish | None = None
-    """What is to be published before, unless that is done."""
+    """This is to be done before, unless it is done."""
     save: Save | None = None
-    """What is to be saved before, unless that is done."""
+    """This is to be done before, unless it is done."""
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ from spotlight.record.run_events import (
 from spotlight.types import StoreEndpoint
 
 MOST_RECOVERIES = 3
-"""So often in a row trainers are replaced without a trained iteration: a job whose training ends
+"""How often in a row trainers are replaced without a trained iteration: a job whose training ends
 every process that does it must end, too."""
 
 
@@ -169,15 +169,15 @@ class TrainerMachine(Generic[RankT]):
     ranks: tuple[RankT, ...] = field(default=(), init=False)
     """The workers that train, in the order of their ranks; nobody until they are appointed."""
     _at: ResumePoint | None = field(default=None, init=False)
-    """From where the job goes on; None until that is settled."""
+    """The point from which the job goes on; None until that is settled."""
     _chosen: tuple[RankT, ...] = field(default=(), init=False)
-    """Those who are appointed when it is known where their state is."""
+    """They are appointed when it is known where their state is."""
     _ready: bool = field(default=False, init=False)
     """What trainers begin from can carry the job, with trainers or without."""
     _has_begun: bool = field(default=False, init=False)
     _is_over: bool = field(default=False, init=False)
     _silent: dict[int, float] = field(default_factory=dict, init=False)
-    """Of ranks that are out of reach, by epoch: when something was heard of them last."""
+    """When something was last heard of ranks that are out of reach, by epoch."""
     _asked: set[int] = field(default_factory=set, init=False)
     """Ranks, by epoch, whose answer is awaited."""
     _announced: set[str] = field(default_factory=set, init=False)
@@ -190,11 +190,11 @@ class TrainerMachine(Generic[RankT]):
     _next_save: _Open | None = field(default=None, init=False)
     """It waits for the one before, and training for it."""
     _trained: dict[tuple[int, Part], HasTrained] = field(default_factory=dict, init=False)
-    """Answers of this iteration, by rank and part."""
+    """These are the answers of this iteration, by rank and part."""
     _published: dict[int, HasPublished] = field(default_factory=dict, init=False)
-    """Answers to the open order, by rank."""
+    """These are the answers to the open order, by rank."""
     _saved: dict[int, HasSaved] = field(default_factory=dict, init=False)
-    """Answers to the open order, by rank."""
+    """These are the answers to the open order, by rank."""
     _is_writing: bool = field(default=False, init=False)
     """A checkpoint is being written; the last answer to the order to save counts when it is."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from spotlight.actors.protocol import DoneGroup, DoneSample
@@ -16,6 +16,8 @@ from spotlight.types import BundleOffer
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from spotlight.rollouts.opening import Connection
+
 _KEPT_BUNDLES = 16
 """The samples of one batch are those of several groups, which come one after the other."""
 
@@ -24,22 +26,19 @@ class SampleFetcher:
     """Fetches each bundle once, as long as groups come in about the order of their batches.
 
     Args:
-        fetch: the bytes of a bundle; raises `TransferFailed`.
-        unpack: the tensors in these bytes; called in a thread.
+        connection: fetches bundles, and unpacks them.
         rewards: of the session.
         tensors: whether latents and trajectories are wanted.
     """
 
     def __init__(
         self,
-        fetch: Callable[[BundleOffer], Awaitable[bytes]],
-        unpack: Callable[[bytes], Mapping[str, Tensor]],
+        connection: Connection,
         rewards: Sequence[RewardSpec],
         *,
         tensors: bool,
     ) -> None:
-        self._fetch = fetch
-        self._unpack = unpack
+        self._connection = connection
         self._rewards = rewards
         self._tensors = tensors
         self._bundles: OrderedDict[str, asyncio.Task[Mapping[str, Tensor]]] = OrderedDict()
@@ -73,7 +72,7 @@ class SampleFetcher:
             latents=tensors["latents"][done.row] if tensors else None,
             states=tensors["window_states"][done.row] if noisy else None,
             log_probs=tensors["log_probs"][done.row] if noisy else None,
-            image=await self._fetch(done.picture) if done.picture is not None else None,
+            image=await self._connection.fetch(done.picture) if done.picture is not None else None,
             attempts=done.attempts,
             resumed_at_step=done.resumed_at,
         )
@@ -87,7 +86,9 @@ class SampleFetcher:
         return await asyncio.shield(known)
 
     async def _read(self, bundle: BundleOffer) -> Mapping[str, Tensor]:
-        return await asyncio.to_thread(self._unpack, await self._fetch(bundle))
+        return await asyncio.to_thread(
+            self._connection.unpack, await self._connection.fetch(bundle)
+        )
 
 
 def _failed(task: asyncio.Task[Mapping[str, Tensor]]) -> bool:

@@ -56,17 +56,14 @@ class Rollouts:
         """Not for users: see `connect` and `local`."""
         self._work = work
         self._publications = connection.publications
-        self._fetcher = SampleFetcher(
-            connection.fetch, connection.unpack, work.rewards, tensors=tensors
-        )
+        self._fetcher = SampleFetcher(connection, work.rewards, tensors=tensors)
         self._link = SessionLink(
             connection.system,
             connection.coordinator,
             session,
             work,
             offers=self._publications.offers,
-            deliver=self._deliver,
-            lost=self._lose,
+            program=self,
             timings=connection.timings,
         )
         self._numbers = itertools.count(1)
@@ -74,7 +71,7 @@ class Rollouts:
         """Groups by number: whose they are, what was asked for, and as the how manieth."""
         self._streams: dict[GroupStream, None] = {}
         self.knowledge = Knowledge()
-        """Not for users: what explorations have learnt of prompts."""
+        """What explorations have learnt of prompts; it is not for users."""
         self._published = asyncio.Condition()
         self._publishing = asyncio.Lock()
         self._lost: SpotlightError | None = None
@@ -166,7 +163,7 @@ class Rollouts:
 
     async def end(self) -> None:
         """Not for users: end the session; whoever still waits for groups is told so."""
-        self._lose(SessionEnded("the session was ended while its groups were waited for"))
+        self.lose(SessionEnded("the session was ended while its groups were waited for"))
         await self._link.end()
         for stream in list(self._streams):
             await stream.abandon()
@@ -309,7 +306,7 @@ class Rollouts:
 
     def stream(self, submit: Callable[[GroupStream], Awaitable[None]]) -> GroupStream:
         """Not for users: groups that `submit` asks for."""
-        stream = GroupStream(submit, self._withdraw, self._forget)
+        stream = GroupStream(submit, self)
         self._streams[stream] = None
         if self._lost is not None:
             stream.fail(self._lost)
@@ -340,7 +337,8 @@ class Rollouts:
                 await self._published.wait()
             return version
 
-    async def _withdraw(self, numbers: Collection[int]) -> None:
+    async def withdraw(self, numbers: Collection[int]) -> None:
+        """Not for users: drop groups that nobody wants any more."""
         for number in numbers:
             self._wanted.pop(number, None)
         try:
@@ -348,10 +346,12 @@ class Rollouts:
         except SessionEnded:
             return  # nobody works on them any more
 
-    def _forget(self, stream: GroupStream) -> None:
+    def forget(self, stream: GroupStream) -> None:
+        """Not for users: nothing more comes of a stream."""
         self._streams.pop(stream, None)
 
-    async def _deliver(self, done: DoneGroup) -> None:
+    async def deliver(self, done: DoneGroup) -> None:
+        """Not for users: a group is done."""
         wanted = self._wanted.get(done.number)
         if wanted is None:
             return
@@ -360,7 +360,8 @@ class Rollouts:
         self._wanted.pop(done.number, None)
         stream.put(done.number, group)
 
-    def _lose(self, error: SpotlightError) -> None:
+    def lose(self, error: SpotlightError) -> None:
+        """Not for users: the session cannot be gone on with."""
         if self._lost is None:
             self._lost = error
             for stream in list(self._streams):

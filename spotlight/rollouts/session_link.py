@@ -8,8 +8,8 @@ changes nothing where they are known. A group that arrives twice is delivered on
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
 
 import structlog
 
@@ -60,14 +60,23 @@ class SessionUser(Actor):
     """The actor that the coordinator watches: the session's user is there while it lives."""
 
 
+class Program(Protocol):
+    """Whose session it is."""
+
+    async def deliver(self, done: DoneGroup) -> None:
+        """Take a group that is done: each is told once, before the coordinator forgets it."""
+
+    def lose(self, error: SpotlightError) -> None:
+        """The session cannot be gone on with; told once."""
+
+
 class SessionLink:
     """See the module's docstring.
 
     Args:
         session: names it, unlike any other.
         offers: the weights that are published and kept, by version.
-        deliver: is given each group that is done, once, before the coordinator forgets it.
-        lost: called once when the session cannot be gone on with.
+        program: whose session it is.
     """
 
     def __init__(
@@ -78,8 +87,7 @@ class SessionLink:
         work: WorkSpec,
         *,
         offers: Mapping[int, WeightsOffer],
-        deliver: Callable[[DoneGroup], Awaitable[None]],
-        lost: Callable[[SpotlightError], None],
+        program: Program,
         timings: Timings = Timings(),
     ) -> None:
         self._system = system
@@ -87,8 +95,7 @@ class SessionLink:
         self._session = session
         self._work = work
         self._offers = offers
-        self._deliver = deliver
-        self._lost = lost
+        self._program = program
         self._timings = timings
         self._open: dict[int, GroupOrder] = {}
         """Submitted, and not delivered yet."""
@@ -265,7 +272,7 @@ class SessionLink:
     async def _take(self, group: DoneGroup) -> None:
         if group.number in self._open:
             try:
-                await self._deliver(group)
+                await self._program.deliver(group)
             except TransferFailed as error:
                 log.warning("group_not_fetched", number=group.number, reason=str(error))
                 await asyncio.sleep(self._timings.delivery.retry_pause_s)
@@ -276,7 +283,7 @@ class SessionLink:
     def _end(self, reason: str) -> SpotlightError:
         if self._ended is None:
             self._ended = SessionEnded(reason)
-            self._lost(self._ended)
+            self._program.lose(self._ended)
         return self._ended
 
 

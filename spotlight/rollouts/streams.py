@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Self
+from typing import Protocol, Self
 
 from spotlight.errors import SpotlightError
 from spotlight.rollouts.groups import Group
+
+
+class StreamOwner(Protocol):
+    """Who had the groups denoised."""
+
+    async def withdraw(self, numbers: Collection[int]) -> None:
+        """Drop groups that nobody wants any more."""
+
+    def forget(self, stream: GroupStream) -> None:
+        """Nothing more comes of a stream."""
 
 
 class GroupStream(AsyncIterator[Group]):
@@ -17,18 +27,15 @@ class GroupStream(AsyncIterator[Group]):
 
     Args:
         submit: has the groups denoised; returns their numbers.
-        withdraw: drops groups that nobody wants any more.
-        closed: told when nothing more comes.
+        owner: hears what is not wanted any more.
     """
 
     def __init__(
         self,
         submit: Callable[[GroupStream], Awaitable[None]],
-        withdraw: Callable[[Collection[int]], Awaitable[None]],
-        closed: Callable[[GroupStream], None],
+        owner: StreamOwner,
     ) -> None:
-        self._withdraw = withdraw
-        self._closed = closed
+        self._owner = owner
         self._done: asyncio.Queue[Group | SpotlightError | None] = asyncio.Queue()
         self._open: set[int] = set()
         self._all_submitted = False
@@ -68,7 +75,7 @@ class GroupStream(AsyncIterator[Group]):
 
     def _end_if_complete(self) -> None:
         if self._all_submitted and not self._open:
-            self._closed(self)
+            self._owner.forget(self)
             self._done.put_nowait(None)
 
     # --- for the user ---
@@ -91,11 +98,11 @@ class GroupStream(AsyncIterator[Group]):
     async def aclose(self) -> None:
         """Drop what is not done, and what was not taken."""
         self._over = True
-        self._closed(self)
+        self._owner.forget(self)
         await self.abandon()
         numbers, self._open = self._open, set()
         if numbers:
-            await self._withdraw(numbers)
+            await self._owner.withdraw(numbers)
 
     async def __aenter__(self) -> Self:
         return self

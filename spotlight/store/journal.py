@@ -42,7 +42,8 @@ class Journal:
         self._file: int | None = None
         """Descriptor of the file; None before there is one."""
         self._live_bytes = 0
-        """Of the file, if it had been written anew when it was opened or was written anew last."""
+        """Bytes of the file, if it had been written anew when it was opened or was written anew
+        last."""
         self._has_begun = False
         self._refusal = ""
 
@@ -172,7 +173,7 @@ class Journal:
     def _load(self, owner: str | None) -> None:
         data = self.path.read_bytes()
         self._content = Content.of(self.path, data)
-        self._live_bytes = len(self._content.encoded())
+        self._live_bytes = self._content.live_bytes
         if owner not in (None, self.owner):
             raise JournalError(
                 f"{self.path} belongs to the run {self.owner}, not to {owner}; put back the one of"

@@ -111,12 +111,15 @@ def test_report_prints_the_figures_of_a_run_as_json(place: Workplace, run: Path)
         assert sum(worker["states"].values()) == worker["seconds"]
 
 
+FLOW_GRPO = {"loss": "flow_grpo", "options": {}}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("sampler", "training", "model"),
     [
-        ({"kind": "cps", "window": {"length": 1, "latest": 2}}, {"loss": "flow_grpo"}, {}),
-        ({"kind": "flow_sde", "window": {"length": 2, "latest": 3}}, {"loss": "flow_grpo"}, {}),
+        ({"kind": "cps", "window": {"length": 1, "latest": 2}}, FLOW_GRPO, {}),
+        ({"kind": "flow_sde", "window": {"length": 2, "latest": 3}}, FLOW_GRPO, {}),
         ({}, {"rollout_decay": 0.5, "kl": 1e-3}, {"tuning": "lora", "lora": {"rank": 4}}),
     ],
     ids=["flow-grpo-cps", "flow-grpo-sde", "nft-lora"],

@@ -217,6 +217,14 @@ def test_an_order_is_repeated_to_those_that_have_not_answered():
     assert trainers.is_idle
 
 
+def test_all_orders_that_are_not_answered_are_repeated():
+    trainers = ready(FIRST)
+    trainers.order(orders.Publish(1, evaluation=True))
+    trainers.order(orders.Save(1, is_checkpoint=False))
+    repeated = [type(order) for _, order in told(trainers.remind())]
+    assert repeated == [orders.Publish, orders.Save]
+
+
 def test_who_is_to_train_is_told_what_to_take_of_its_weights_before():
     trainers = ready(FIRST, SECOND)
     trainers.order(orders.Publish(1, evaluation=True))

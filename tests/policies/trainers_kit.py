@@ -269,8 +269,6 @@ class School:
                 self.follow(self.iterations.rolled_out(iteration))
             case step.BeginTraining(iteration):
                 self.carry_out(self.trainers.order(orders.Train(iteration, 0, ())))
-                if self.is_reused and iteration + 1 < self.schedule.iterations:
-                    self.follow([step.EndExploration(iteration + 1)])
             case step.EndExploration(iteration):
                 self.follow(self.iterations.explored(iteration, samples_are_there=True))
             case step.BeginValidation(version):
@@ -305,6 +303,8 @@ class School:
         process = self.process(self.trainers.ranks[rank])
         if isinstance(order, orders.Train):
             assert self.slowest >= order.iteration, "told to train on before all have trained"
+            if self.schedule.saves(order.iteration) and self.slowest == order.iteration > 0:
+                assert max(self.state, self.checkpoint) >= order.iteration, "no checkpoint is left"
         if isinstance(order, orders.Start) and order.completed:
             assert order.state, "it would begin with the job's model"
         if process is not None and order not in process.inbox:

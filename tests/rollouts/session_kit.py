@@ -67,11 +67,13 @@ class Program:
             name,
             spec,
             offers=self.offers,
-            deliver=self._take,
-            lost=self.lost.append,
+            program=self,
         )
 
-    async def _take(self, group: DoneGroup) -> None:
+    def lose(self, error: SpotlightError) -> None:
+        self.lost.append(error)
+
+    async def deliver(self, group: DoneGroup) -> None:
         found = []
         for sample in group.samples:
             if sample.bundle is not None:

@@ -23,7 +23,7 @@ class QuickWorkers:
         self.knowledge = knowledge
 
     def stream(self, submit):
-        return GroupStream(submit, self._withdraw, lambda stream: None)
+        return GroupStream(submit, self)
 
     async def capacity(self):
         return Capacity((NodeCapacity("a", "spot", 1, "", None),), 0, 1, 0, 1.0)
@@ -38,7 +38,10 @@ class QuickWorkers:
             stream.put(index, Group(request, index, 0, (sample,), ()))
         await asyncio.sleep(1.0)
 
-    async def _withdraw(self, numbers):
+    async def withdraw(self, numbers):
+        pass
+
+    def forget(self, stream):
         pass
 
 

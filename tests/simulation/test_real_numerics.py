@@ -28,7 +28,7 @@ STOCHASTIC = {
         "steps": 3,
         "window": {"length": 1, "earliest": 0, "latest": 2},
     },
-    "training": {"loss": "flow_grpo"},
+    "training": {"loss": "flow_grpo", "options": {}},
 }
 
 

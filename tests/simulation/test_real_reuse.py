@@ -52,7 +52,7 @@ def test_a_job_with_flow_grpo_trains_on_its_previews() -> None:
         "sampler.window": {"length": 1, "earliest": 0, "latest": 2},
         "training.loss": "flow_grpo",
         "training.micro_batch": 4,
-        "training.options.noisiest": 1.0,
+        "training.options": {},
         "training.warmup_updates": 0,
         "exploration.candidates": 2,
         "exploration.budget": "fixed",

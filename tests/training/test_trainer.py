@@ -76,6 +76,14 @@ def test_another_seed_or_iteration_draws_other_noise():
     assert not torch.equal(states[0], states[2])
 
 
+def test_every_iteration_noises_the_same_samples_anew():
+    """Of one sample, so that no other order of the samples tells iterations apart."""
+    training = msgspec.structs.replace(NFT, updates_per_iteration=1)
+    batch = make_batch(FakeModel(), count=1)
+    losses = [build(training).train(iteration, batch)["loss"] for iteration in (0, 1)]
+    assert losses[0] != losses[1]
+
+
 @pytest.mark.parametrize(("training", "sampler"), RULES)
 def test_resuming_gives_the_same_bits_as_going_on(training, sampler):
     batch = make_batch(FakeModel(), sampler)

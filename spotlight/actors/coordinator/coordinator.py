@@ -118,7 +118,7 @@ class Coordinator(Actor):
         self._keys = keys
         self._fleet: Fleet
         self._tenants: dict[str, Tenant] = {}
-        """By id: the jobs and sessions that run. So far there is one at a time."""
+        """The jobs and sessions that run, by id. So far there is one at a time."""
         self._last = JobStatus()
         """How the latest ended that runs no more."""
         self._refusals_log = LogLimiter()

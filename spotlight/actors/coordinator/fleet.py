@@ -47,7 +47,7 @@ class NodeTask(Record, frozen=True):
     """What a tenant has a node do."""
 
     job: JobPlan | None = None
-    """With its spec; None until the node is prepared for it."""
+    """The job with its spec; None until the node is prepared for it."""
     demand: Demand | None = None
 
     @property
@@ -200,7 +200,7 @@ class TenantFleet:
         self._tenant = tenant
         self.roster: Roster = fleet.table.tenants[tenant]
         self._versions: tuple[int, ...] = ()
-        """Of the weights that nodes may still need."""
+        """The versions of the weights that nodes may still need."""
         self._trainers_term = 0
         """Trainer ranks of earlier terms are no longer needed."""
 

@@ -122,7 +122,7 @@ class NodeScheduler(Actor):
         self._lives = WorkerLives(self._names(), timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
-        """That of the latest plan, with its spec."""
+        """The job of the latest plan, with its spec."""
         self._weights = WeightsCopies(self, store, timings.weights)
         self._checkpoint = CheckpointFiles(self, store, timings)
         self._grouping = Grouping(self, settings.name, timings.node)

@@ -11,7 +11,7 @@ import structlog
 from spotlight.actors.protocol import MissedWeights, WeightsOffer
 from spotlight.actors.runtime import garbage
 from spotlight.errors import TransferFailed
-from spotlight.policies.weight_distribution import transfer_limit_s
+from spotlight.policies.fleet.weight_distribution import transfer_limit_s
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.types import BundleOffer

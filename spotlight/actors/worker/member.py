@@ -75,7 +75,7 @@ class Member(Actor):
         """The one that is loaded; it stays warm between jobs."""
         connector = GroupConnector(context, engine, self._loaded_model)
         self._seat: SPMembership = SPMembership(
-            self, context.name, connector, self.report, context.timings.worker
+            self, context.name, connector, context.timings.worker
         )
         self._batches = Batches()
         self._weights = HeldWeights(engine)

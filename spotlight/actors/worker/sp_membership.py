@@ -15,18 +15,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import structlog
 
 from spotlight.actors.protocol import CannotFollow, Follow, GroupPlan, Introduce, Seat
 from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.runtime import Actor, ActorRef
+from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.group_connector import GroupConnector
 from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.errors import CannotShard, SpotlightError, TransportError
 from spotlight.timings import WorkerTimings
 from spotlight.types import Request
+
+if TYPE_CHECKING:
+    from spotlight.actors.worker.member import Member
 
 log = structlog.get_logger(__name__)
 
@@ -55,23 +59,20 @@ class SPMembership:
     """See the module's docstring; a member in a group of one to begin with.
 
     Args:
-        actor: the member, which tells on the seat's behalf.
+        member: tells on the seat's behalf, and reports when the group has formed, or is no more.
         worker: its name.
-        changed: called when the group has formed, or is no more.
     """
 
     def __init__(
         self,
-        actor: Actor,
+        member: Member,
         worker: str,
         connector: GroupConnector,
-        changed: Callable[[], None],
         timings: WorkerTimings,
     ) -> None:
-        self._actor = actor
+        self._member = member
         self._worker = worker
         self._connector = connector
-        self._changed = changed
         self._timings = timings
         self._order: GroupPlan | None = None
         self._forming: asyncio.Task[None] | None = None
@@ -131,7 +132,7 @@ class SPMembership:
             self._joining = None
         if order.at_once:
             self._leave_behind()
-        self._forming = self._actor.run_task(self._form(order))
+        self._forming = self._member.run_task(self._form(order))
         return True
 
     async def _form(self, order: GroupPlan) -> None:
@@ -157,7 +158,7 @@ class SPMembership:
         self.changing = False
         self._formed.set()
         log.info("group_formed", epoch=self.epoch, seconds=round(seconds, 4))
-        self._changed()
+        self._member.report()
 
     def _begin_to_join(self, order: GroupPlan) -> JoiningGroup:
         fingerprint = self._connector.fingerprint()
@@ -165,11 +166,11 @@ class SPMembership:
             raise TransportError("no job is prepared on this member")
 
         def tell(seat: Seat, message: Introduce) -> None:
-            try_tell(self._actor, seat.member, message)
+            try_tell(self._member, seat.member, message)
 
         joining = self._joining = JoiningGroup(order, self._rank(), fingerprint, tell)
         joining.introduce()
-        self._repeating = self._actor.run_task(self._repeat(joining))
+        self._repeating = self._member.run_task(self._repeat(joining))
         early, self._early = self._early, []
         for message, sender in early:
             self.accept_introduction(message, sender)
@@ -239,7 +240,7 @@ class SPMembership:
     def _call(self, run: _StepRun) -> None:
         if run.call is not None:
             for seat in run.others:
-                try_tell(self._actor, seat.member, run.call)
+                try_tell(self._member, seat.member, run.call)
 
     def should_follow(self, message: Follow, rank_0: ActorRef) -> bool:
         """Whether to follow: not to a group that is gone, nor when we do so already."""
@@ -262,12 +263,12 @@ class SPMembership:
         if message.epoch == self.epoch:
             self._runs = message.run - 1
             reason = f"{self._worker}: {reason}"
-            try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
+            try_tell(self._member, rank_0, CannotFollow(message.epoch, self._worker, reason))
 
     def _refuse_call(self, message: Follow, rank_0: ActorRef) -> None:
         self._refuse_old(message.epoch)
         reason = f"{self._worker} is in the group of epoch {self.epoch}"
-        try_tell(self._actor, rank_0, CannotFollow(message.epoch, self._worker, reason))
+        try_tell(self._member, rank_0, CannotFollow(message.epoch, self._worker, reason))
 
     async def follow(
         self,
@@ -362,7 +363,7 @@ class SPMembership:
         self._formed.clear()
         self.failure, self.culprits = reason, culprits
         log.debug("group_lost", epoch=self.epoch)
-        self._changed()
+        self._member.report()
 
     def _leave_behind(self) -> None:
         """Whoever waits in the group does so without us; one who is alone waits for nobody."""
@@ -377,7 +378,7 @@ class SPMembership:
 
     def _refuse_old(self, epoch: int) -> None:
         log.warning(
-            "old_epoch_refused", epoch=epoch, now=self.epoch, sender=str(self._actor.sender)
+            "old_epoch_refused", epoch=epoch, now=self.epoch, sender=str(self._member.sender)
         )
 
     def _refuse_stranger(

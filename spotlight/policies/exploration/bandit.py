@@ -59,10 +59,10 @@ OTHERS = 4.0
 """The other categories count as so many visits to prompts, at most, in what is believed of one."""
 
 _MOST_REPLACED = 8
-"""So many times as many gains as there are groups may stand in the heap."""
+"""How many times as many gains as there are groups may stand in the heap."""
 
 _CLOSED = -1.0
-"""In place of a gain: the group is given no more."""
+"""A mark in place of a gain: the group is given no more."""
 
 
 class InvalidReward(ValueError):

@@ -141,7 +141,7 @@ class Explorer:
         self._settings = settings
         self._now: _Exploration | None = None
         self._later: _Exploration | None = None
-        """That of the iteration whose first part is trained."""
+        """The exploration of the iteration whose first part is trained."""
         self._in_time = self._in_all = 0
         """How many previews of the exploration before were there when the first groups were chosen,
         and when the later ones were."""

@@ -106,11 +106,11 @@ class Gain(Totals, frozen=True):
 
     iterations: float = 0.0
     unexplored: float = 0.0
-    """Of as many of the previews, taken at random."""
+    """The contrast of as many of the previews, taken at random."""
     promised: float = 0.0
-    """Of their previews."""
+    """The contrast of their previews."""
     realised: float = 0.0
-    """Of their fresh rewards."""
+    """The contrast of their fresh rewards."""
 
     @property
     def realised_share(self) -> float | None:

@@ -101,7 +101,7 @@ class UniformPlanner:
         self._left = groups * candidates
         self._issued = [0] * groups
         self._seeds: list[list[int]] = [[] for _ in range(groups)]
-        """Of each group's candidates, by their numbers, as far as they were asked for."""
+        """The seeds of each group's candidates, by their numbers, as far as they were asked for."""
         self._open: Sequence[int] = range(groups)
         self._turn = 0
         self._weights = weights

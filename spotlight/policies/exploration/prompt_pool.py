@@ -28,7 +28,7 @@ class PromptPool:
         self._trained = trained
         self._open = set(range(min(trained, groups)))
         self._waiting = dict.fromkeys(range(trained, groups))
-        """In the order in which prompts were drawn."""
+        """Prompts that wait, in the order in which they were drawn."""
 
     @property
     def opened(self) -> frozenset[int]:

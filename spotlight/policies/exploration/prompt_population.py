@@ -25,7 +25,7 @@ class Population(Record, frozen=True):
     visits: float = 0.0
     estimates: float = 0.0
     squares: float = 0.0
-    """Of the estimates."""
+    """The squares of the estimates."""
     noise: float = 0.0
     """Sampling variances of the estimates, as they were found: a few may be below 0."""
     assumed: float = 0.0

@@ -19,9 +19,9 @@ from spotlight.policies.exploration.selection import max_variance_subset
 from spotlight.types import Record
 
 RESAMPLES = 1000
-"""Of the prompts, for one interval."""
+"""Resamples of the prompts, for one interval."""
 RANDOM_SUBSETS = 64
-"""That are drawn of a prompt's seeds, for what choosing without any score would give."""
+"""Subsets that are drawn of a prompt's seeds, for what choosing without any score would give."""
 
 T = TypeVar("T")
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 
 MOST_DRIFT = 0.05
-"""Of the squared velocity. An update of the example moves it by 0.0005 to 0.005; where it moves by
-more than this, samples of one iteration ago are no better than random ones."""
+"""The most drift of the squared velocity. An update of the example moves it by 0.0005 to 0.005;
+where it moves by more than this, samples of one iteration ago are no better than random ones."""
 
 _SLACK = 0.05
-"""Of the iteration's time: previews come a little later than they are expected."""
+"""The share of the iteration's time by which previews come later than they are expected."""
 _LEAST_S = 1e-3
 
 
@@ -53,7 +53,7 @@ class Patience(NamedTuple):
     scored: int = 0
     """No longer than until so many are there."""
     limit_s: float = 0.0
-    """From now on."""
+    """Seconds from now on."""
 
 
 NONE = Patience()

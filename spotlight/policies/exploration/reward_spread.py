@@ -37,11 +37,12 @@ NEW = 24.0
 was chosen on tables of real rewards, other ones than the benchmark shows, where 16 did as well."""
 
 _LEAST_DIFFERING = 0.002
-"""Of the variances of prompts' rewards, as the squared coefficient of variation: a prior of 1,000
-counts is as good as certain."""
+"""The least that the variances of prompts' rewards differ, as the squared coefficient of variation:
+a prior of 1,000 counts is as good as certain."""
 
 _LEAST_VARIANCE = 1e-100
-"""Below, its square could not be divided by: rewards are as good as equal."""
+"""The least variance by whose square something can be divided: below it rewards are as good as
+equal."""
 
 PASS_FAIL_COUNTS = 2.0
 """Pseudo-counts that hold a prompt's pass rate to that of its category."""
@@ -51,7 +52,8 @@ _LUCK = 0.6
 a spread that the same scores have told, less is luck."""
 
 _LEAST_COUNTS = 1.5
-"""Below, the mean of a standard deviation soon has no bound; it is 2.7 times `parameter` there."""
+"""The counts below which the mean of a standard deviation soon has no bound; it is 2.7 times
+`parameter` there."""
 
 
 class Evidence(Record, frozen=True):
@@ -86,7 +88,7 @@ class Standing(Record, frozen=True):
 
     scored: Evidence
     contrast: float
-    """Of the best of those that are scored; 0 if they are fewer than are kept."""
+    """The contrast of the best of those that are scored; 0 if they are fewer than are kept."""
     again: float
     """What one more is expected to add to it, if it is like any of those that are scored."""
     live: int

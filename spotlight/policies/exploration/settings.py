@@ -21,7 +21,7 @@ PlannerName = Literal["random", "uniform", "bandit"]
 PLANNERS: tuple[PlannerName, ...] = get_args(PlannerName)
 
 _MOST = 2
-"""So many times the previews of an average prompt that is trained on may one prompt have."""
+"""How many times the previews of an average prompt that is trained on one prompt may have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,7 +81,7 @@ from spotlight.timings import RejoinTimings
 from spotlight.types import WorkerState
 
 SENT_AT_ONCE = 64
-"""So many plans are sent in one turn of the loop: 3 ms."""
+"""How many plans are sent in one turn of the loop: 3 ms."""
 
 
 class FleetTable(Generic[WordT, TaskT]):
@@ -96,12 +96,12 @@ class FleetTable(Generic[WordT, TaskT]):
         self._own = own
         self._timings = timings
         self._number = 0
-        """Of the latest plan of all."""
+        """The number of the latest plan of all."""
         self.nodes: dict[str, NodeRow[WordT, TaskT]] = {}
-        """By name: those whose process is there, also if they have left after a notice, for it may
-        yet be withdrawn."""
+        """The nodes whose process is there, by name, also if they have left after a notice, for it
+        may yet be withdrawn."""
         self.tenants: dict[str, TenantRow[WordT]] = {}
-        """By id, from their beginning until nothing of them is wanted any more."""
+        """The tenants by id, from their beginning until nothing of them is wanted any more."""
         self._changed: dict[str, None] = {}
         """Nodes whose plan is another one since it was sent last."""
 

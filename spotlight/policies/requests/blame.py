@@ -23,9 +23,9 @@ _MAX_FAILURES = 3
 _QUARANTINE_AFTER = 3
 """A request that was lost with so many nodes is given up."""
 _FAILURES = 3
-"""So many leases on different requests, failed in a row, make a suspect."""
+"""How many leases on different requests, failed in a row, make a suspect."""
 _REMEMBERED = 256
-"""Of what a worker has failed in a row, so many of the latest requests are remembered."""
+"""How many of the latest requests that a worker has failed in a row are remembered."""
 
 
 class Blame:

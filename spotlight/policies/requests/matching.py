@@ -29,7 +29,7 @@ from spotlight.timings import DispatchTimings
 from spotlight.types import RequestKind, SamplingSettings
 
 _LOOK_AHEAD = 64
-"""So many evaluations are looked through for those that make room."""
+"""How many evaluations are looked through for those that make room."""
 
 LEAVING, SLOW, URGENT = "its node leaves", "it is far too slow", "rollouts wait"
 

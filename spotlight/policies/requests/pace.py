@@ -40,7 +40,7 @@ class Pace:
         self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
         """How often workers are lost, by pool."""
         self._commit_s = 0.0
-        """For how many seconds a commit keeps an accelerator from denoising, of late."""
+        """Seconds for which a commit keeps an accelerator from denoising, of late."""
         self.score_s = 0.0
         """How many seconds scoring a batch takes, of late."""
 

@@ -12,7 +12,7 @@ from spotlight.policies.requests.events import Report
 from spotlight.types import BundleOffer, Commit, Record, Request, Result
 
 _STORY = 32
-"""So many of the latest events of a request's life are remembered."""
+"""How many of the latest events of a request's life are remembered."""
 
 
 class RequestState(Enum):

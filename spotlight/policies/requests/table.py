@@ -49,7 +49,7 @@ from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind, Result
 
 _UNREACHABLE = 4096
-"""So many workers that are out of reach are remembered."""
+"""How many workers that are out of reach are remembered."""
 _ROLLOUTS: tuple[RequestKind, ...] = ("rollout",)
 
 

@@ -20,7 +20,7 @@ _EVALUATION_WAITS = 2
 _SUSPECT_AFTER = 2
 """A request that was held when so many nodes were lost is leased alone."""
 _LOOK_AHEAD = 256
-"""So many of a batch's oldest rows are looked through for a prompt."""
+"""How many of a batch's oldest rows are looked through for a prompt."""
 
 
 class Phases:

@@ -12,7 +12,7 @@ from job_kit import STORE
 from spotlight.actors.coordinator.tenant.publications import Publications, _neighbourhood
 from spotlight.actors.protocol import MissedWeights, NodeNotice, NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
-from spotlight.policies.weight_distribution import FED_AT_ONCE
+from spotlight.policies.fleet.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings
 from spotlight.types import BundleOffer, StoreEndpoint
 
@@ -43,7 +43,6 @@ class Site:
             {},
             self.nodes.tenant,
             WeightsTimings(),
-            missed=lambda node, missed: self.told_of.append((node, missed.store.machine)),
         )
         self.origin = store("trainer")
         for name in names:
@@ -92,7 +91,10 @@ class Site:
         return self._note(report(name, store(name), missed=missed), has_tried=has_tried)
 
     def _note(self, said: NodeReport, *, has_tried: bool = True) -> bool:
-        return self.publications.note(said, self.now, has_tried=has_tried)
+        news = self.publications.note_copies(said)
+        missed = self.publications.note_missed(said, self.now) if has_tried else []
+        self.told_of += [(said.node, each.store.machine) for each in missed]
+        return news or bool(missed)
 
 
 def test_the_first_nodes_pull_from_the_trainers_and_the_next_from_them() -> None:

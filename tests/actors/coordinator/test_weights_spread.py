@@ -19,7 +19,7 @@ from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.runtime import ActorRef
-from spotlight.policies.weight_distribution import FED_AT_ONCE
+from spotlight.policies.fleet.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore, content_key
 from spotlight.transport.tensors import store as store_module
@@ -95,7 +95,8 @@ class Site:
             weights=copies.held,
             missed=copies.missed,
         )
-        self.publications.note(report, now, has_tried=True)
+        self.publications.note_copies(report)
+        self.publications.note_missed(report, now)
         self.direct()
 
     def publish(self) -> None:

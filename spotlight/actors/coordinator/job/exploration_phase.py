@@ -21,11 +21,10 @@ from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, pa
 from spotlight.record.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
 
-log = structlog.get_logger(__name__)
-
-
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
+
+log = structlog.get_logger(__name__)
 
 
 class ExplorationPhase:
@@ -82,8 +81,9 @@ class ExplorationPhase:
         )
         self._follow(orders)
         if waits.limit_s:
-            loop = asyncio.get_running_loop()
-            loop.call_later(waits.limit_s, self._job.call_in_turn, self._go_on)
+            asyncio.get_running_loop().call_later(
+                waits.limit_s, self._job.call_in_turn, self._go_on
+            )
 
     def settle(self, iteration: int) -> bool:
         """The first part of the iteration is trained: whether other samples of the later one are
@@ -155,7 +155,7 @@ class ExplorationPhase:
             self._job.explored(explored.iteration, set(wanted) == set(explored.reused))
 
     def _withdraw(self) -> list[Preview]:
-        """Those that nobody has begun."""
+        """The previews that nobody has begun."""
         return [previewed(request) for request in self._job.requests.withdraw("preview")]
 
     def _ids(self, previews: Iterable[Preview]) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ class JobProgress:
         )
         self.metrics = IterationMetrics(iteration=completed)
         self.flat_iterations = self.saved.flat_iterations
-        """So many in a row had nothing but equal rewards, with the latest rollout."""
+        """How many iterations in a row had nothing but equal rewards, with the latest rollout."""
 
     def rewind_to(self, completed: int) -> None:
         """The same for trainers that go on from a state, so nothing is validated again."""

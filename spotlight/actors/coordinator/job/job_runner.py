@@ -68,7 +68,8 @@ from spotlight.types import Request
 log = structlog.get_logger(__name__)
 
 _MOST_REPORTS = 32_768
-"""That wait at the dispatcher: thousands of workers may speak while it writes its journal."""
+"""Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
+journal."""
 _REPEAT_EVERY = 5
 """Reminders between two repetitions of what may have been lost."""
 

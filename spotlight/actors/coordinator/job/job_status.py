@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 _LONGEST_ERROR = 300
-"""Characters."""
+"""Most characters of an error."""
 
 
 def status_of(job: JobRunner) -> JobStatus:

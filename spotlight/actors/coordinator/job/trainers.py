@@ -65,7 +65,8 @@ class Trainers:
 
     def note(self) -> str:
         """What the job waits for, in words; empty if for nothing."""
-        return self.machine.waits_for(len(reserved_ranks(self._job.roster)))
+        reserved = () if self.machine.there else reserved_ranks(self._job.roster)
+        return self.machine.waits_for(len(reserved))
 
     # --- events ---
 

@@ -73,7 +73,7 @@ from spotlight.types import BundleOffer, SamplingSettings
 log = structlog.get_logger(__name__)
 
 _MOST_REPORTS = 32_768
-"""That wait at the dispatcher."""
+"""Most reports that wait at the dispatcher."""
 _LEFTOVERS = ("samples", "commits", "pictures")
 """What workers leave in the store, and may be lost before they say so."""
 _REPEAT_EVERY = 5
@@ -111,7 +111,7 @@ class SessionRunner(Tenant):
         self._saved = setup.folder.saved
         self.groups = SessionGroups()
         self.tally = RunTally()
-        """Of what happened since this coordinator began with the session."""
+        """The tally of what happened since this coordinator began with the session."""
         service = setup.service()
         self._log = EventLog(service.title)
         listen_s = around.timings.coordinator.listen_s if setup.came_back else 0.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
 from spotlight.jobs.hub_names import HubFile
-from spotlight.policies.checkpoint_sources import HUB, CheckpointSources
+from spotlight.policies.fleet.checkpoint_sources import HUB, CheckpointSources
 from spotlight.timings import CheckpointTimings
 
 

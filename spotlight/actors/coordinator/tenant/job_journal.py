@@ -48,7 +48,7 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What an iteration begins with, besides the weights."""
 
     completed: int
-    """Iterations done."""
+    """Iterations that are done."""
     explored: Explored
     """The seeds of the iteration and what chose them; with fresh weights those of the iteration
     before, whose exploration taught the most."""
@@ -57,13 +57,13 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     training_seconds: tuple[float, ...] = ()
     """Last training times, for the window prediction."""
     agreement: Agreement = Agreement()
-    """Of previews and fresh rewards, as far as probes have shown it."""
+    """How far previews and fresh rewards agree, as far as probes have shown it."""
     gain: Gain = Gain()
     """What kept seeds promised and brought."""
     worth: ChoiceWorth = ChoiceWorth()
-    """Of a choice among previews, as far as was told before `explored`."""
+    """The worth of a choice among previews, as far as was told before `explored`."""
     flat_iterations: int = 0
-    """So many iterations in a row, up to this one, had nothing but equal rewards."""
+    """How many iterations in a row, up to this one, had nothing but equal rewards."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +71,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     completed: int
     path: str
-    """Inside the run folder."""
+    """The path inside the run folder."""
 
 
 class TrainingState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,8 +96,8 @@ class Rewound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Trainers began again before what they had trained."""
 
     first_lease: int
-    """Of the coordinator that had them do so: earlier ones are of weights that may be others of the
-    same version."""
+    """The first lease of the coordinator that had them do so: earlier ones are of weights that may
+    be others of the same version."""
 
 
 class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,7 +105,7 @@ class Identity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     job_id: str
     token: str
-    """Of the run folder's bundle store."""
+    """The token of the run folder's bundle store."""
     sorts_prompts: bool = True
     """Every pass over the training prompts is sorted, however many they are: an earlier version
     began the run, and it goes on in that order."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from spotlight.actors.coordinator.tenant.tenant import Tenant
 
 _DEMANDS_PER_S = 2000
-"""Of all nodes together, unless something is told again."""
+"""Demands of all nodes together in a second, unless something is told again."""
 _FEW_NODES = 32
-"""So few are told of every change at once."""
+"""How many nodes are few enough to be told of every change at once."""
 
 
 class NodeBriefing:
@@ -59,7 +59,11 @@ class NodeBriefing:
         has_tried = self._fleet.agrees(node)
         if self._checkpoints.note(node, self._now(), has_tried=has_tried):
             self._spread_checkpoint()
-        if self._publications.note(node, self._now(), has_tried=has_tried) or has_changed:
+        has_copies = self._publications.note_copies(node)
+        missed = self._publications.note_missed(node, self._now()) if has_tried else []
+        for each in missed:
+            self._tenant.weights_missed(node.node, each)
+        if has_copies or missed or has_changed:
             self._spread_weights(*([node.node] if has_changed else []))
 
     def node_gone(self, name: str) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
-from spotlight.policies.weight_distribution import (
+from spotlight.policies.fleet.weight_distribution import (
     ORIGIN,
     Place,
     WeightDistribution,
@@ -29,7 +29,6 @@ class Publications:
     Args:
         known: versions that nodes can pull.
         roster: the job's nodes. Whoever changes it says so with `node_changed`.
-        missed: told, once for each time, which node could not get a version from where.
     """
 
     def __init__(
@@ -37,9 +36,7 @@ class Publications:
         known: Mapping[int, WeightsOffer],
         roster: Roster,
         timings: WeightsTimings,
-        missed: Callable[[str, MissedWeights], None] = lambda node, missed: None,
     ) -> None:
-        self._missed = missed
         self._roster = roster
         self._timings = timings
         self._failures: Counter[str] = Counter()
@@ -90,22 +87,22 @@ class Publications:
         for known in self._known.values():
             known.node_changed(name)
 
-    def note(self, report: NodeReport, now: float, *, has_tried: bool) -> bool:
-        """What a node holds and could not get; True if any of it is new.
-
-        Args:
-            has_tried: it knows its latest plan, so what it missed is what that plan says.
-        """
+    def note_copies(self, report: NodeReport) -> bool:
+        """What a node holds; True if any of it is new."""
         news = False
         for offer in report.weights:
             if offer.version in self._known:
                 news |= self._known[offer.version].copied(report.node, offer)
-        for missed in report.missed if has_tried else ():
-            version = self._known.get(missed.version)
-            if version is not None and version.missed(report.node, missed, now):
-                news = True
-                self._missed(report.node, missed)
         return news
+
+    def note_missed(self, report: NodeReport, now: float) -> list[MissedWeights]:
+        """What a node could not get, which knows its latest plan: as far as that is new."""
+        return [
+            missed
+            for missed in report.missed
+            if missed.version in self._known
+            and self._known[missed.version].missed(report.node, missed, now)
+        ]
 
     def directions(self, now: float, again: Iterable[str] = ()) -> list[tuple[str, WeightsOffer]]:
         """Where nodes pull from, by their names: whatever is new, and for those in `again` all."""

@@ -49,7 +49,8 @@ from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, RequestKind
 
 _MOST_REPORTS = 32_768
-"""That wait at the dispatcher: thousands of workers may speak while it writes its journal."""
+"""Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
+journal."""
 _STATUS_LINES_PER_S = 2000
 
 
@@ -127,15 +128,13 @@ class Tenant(Actor, ABC):
         self.store, self.nodes, self.timings = around.store, around.fleet, around.timings
         self.journal, self.profile, self.came_back = journal, profile, came_back
         self.status = JobStatus(job=service.title, phase="preparing")
-        """As it was told last."""
+        """The status as it was told last."""
         self.ended: JobStatus | None = None
         """Its last status."""
         self.listens_until = self.now() + listen_s
         published = journal.publications() if came_back else {}
         self.roster = self.nodes.roster
-        self.publications = Publications(
-            published, self.roster, self.timings.weights, self._weights_missed
-        )
+        self.publications = Publications(published, self.roster, self.timings.weights)
         self.table = self._new_table()
         self.dispatcher = Dispatcher(
             self, self.table, journal, service.metadata, self.timings.dispatch
@@ -280,7 +279,8 @@ class Tenant(Actor, ABC):
         """What the worker does from now on, and whether it can serve at all."""
         self.membership.note(message)
 
-    def _weights_missed(self, node: str, missed: MissedWeights) -> None:
+    def weights_missed(self, node: str, missed: MissedWeights) -> None:
+        """A node could not get a version from where it was told to."""
         source = f"{missed.store.host}:{missed.store.port}"
         self.event(WeightsNotFetched(node=node, version=missed.version, source=source))
 

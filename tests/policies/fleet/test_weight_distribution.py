@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from spread_from_nothing import SpreadFromNothing
 
-from spotlight.policies.weight_distribution import (
+from spotlight.policies.fleet.weight_distribution import (
     FED_AT_ONCE,
     ORIGIN,
     Place,

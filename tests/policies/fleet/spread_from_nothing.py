@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from spotlight.policies.weight_distribution import FED_AT_ONCE, ORIGIN, Place
+from spotlight.policies.fleet.weight_distribution import FED_AT_ONCE, ORIGIN, Place
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotlight.policies.checkpoint_sources import FED_AT_ONCE, HUB, CheckpointSources
+from spotlight.policies.fleet.checkpoint_sources import FED_AT_ONCE, HUB, CheckpointSources
 from spotlight.timings import CheckpointTimings
 
 TIMINGS = CheckpointTimings(source_limit_s=100.0, unasked_s=10.0)
