@@ -101,6 +101,7 @@ def is_open(port: int) -> bool:
 
 
 @pytest.mark.parametrize("daemon", ["coordinator", "node"])
+@pytest.mark.slow
 def test_a_data_port_that_is_taken_is_one_clear_line(workplace: Workplace, daemon: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -178,6 +179,7 @@ def test_a_refused_submission_is_one_line_and_leaves_nothing(workplace: Workplac
         ("coordinator", "--data-listen", "no.invalid:0", " no.invalid:0: Name or service not"),
     ],
 )
+@pytest.mark.slow
 def test_an_address_that_leads_nowhere_is_one_line_that_names_its_option(
     workplace: Workplace, daemon: str, option: str, value: str, problem: str
 ) -> None:
@@ -207,6 +209,7 @@ def test_a_port_in_use_is_one_clear_line(workplace: Workplace) -> None:
     ("daemon", "option", "value"),
     [("coordinator", "--listen", "0.0.0.0:0"), ("node", "--host", "0.0.0.0")],
 )
+@pytest.mark.slow
 def test_listening_on_all_interfaces_asks_which_address_others_use(
     workplace: Workplace, daemon: str, option: str, value: str
 ) -> None:
@@ -227,6 +230,7 @@ def test_listening_on_all_interfaces_asks_which_address_others_use(
         ("coordinator", "--address-file", "absent/address", "--address-file absent/address: "),
     ],
 )
+@pytest.mark.slow
 def test_what_only_the_system_can_tell_is_one_clear_line_too(
     workplace: Workplace, daemon: str, option: str, value: str, said: str
 ) -> None:

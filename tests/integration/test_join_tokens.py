@@ -111,6 +111,7 @@ def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) ->
     assert list(place.known()) == ["s"]
 
 
+@pytest.mark.slow
 def test_a_token_that_is_mistyped_expired_or_revoked_is_one_line_that_says_so(place: Place) -> None:
     token = place.token(ttl_s=1.0)
     mistyped = str(replace(JoinToken.parse("token", token), secret=bytes(SECRET_BYTES)))
@@ -123,6 +124,7 @@ def test_a_token_that_is_mistyped_expired_or_revoked_is_one_line_that_says_so(pl
     assert place.known() == {}
 
 
+@pytest.mark.slow
 def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
     status = ("status", "--join")
     operator = place.operator()
@@ -161,6 +163,7 @@ def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place)
     assert not any(process.is_running() for process in processes)
 
 
+@pytest.mark.slow
 def test_two_nodes_of_one_name_are_one_too_many(place: Place) -> None:
     place.node("s", "--pool", "spot")
     place.until_there("s")
@@ -178,6 +181,7 @@ def test_a_node_is_known_again_after_its_coordinator_was_killed(place: Place) ->
     assert node.poll() is None
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_comes_later_is_waited_for(place: Place) -> None:
     token = place.token()
     place.kill()
@@ -188,6 +192,7 @@ def test_a_coordinator_that_comes_later_is_waited_for(place: Place) -> None:
     place.until_there("s")
 
 
+@pytest.mark.slow
 def test_a_node_that_waits_for_its_coordinator_ends_when_it_is_told_to(place: Place) -> None:
     token = place.token()
     place.kill()
@@ -199,6 +204,7 @@ def test_a_node_that_waits_for_its_coordinator_ends_when_it_is_told_to(place: Pl
     assert (node.returncode, "Traceback" in output) == (0, False)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_has_lost_its_book_knows_nobody(place: Place) -> None:
     node = place.node("s", "--join", place.token(uses=9))
     place.until_there("s")
@@ -246,6 +252,7 @@ def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
         assert os.readlink(folder / "fd" / "0").startswith(("/dev/null", "pipe:", "socket:"))
 
 
+@pytest.mark.slow
 def test_a_coordinator_refuses_files_of_keys_that_others_can_read(place: Place) -> None:
     place.kill()
     for name in (".coordinator.key", "operator.token"):
@@ -260,6 +267,7 @@ def test_a_coordinator_refuses_files_of_keys_that_others_can_read(place: Place) 
         file.chmod(0o600)
 
 
+@pytest.mark.slow
 def test_a_coordinator_that_moves_keeps_its_key_and_its_operators_token(place: Place) -> None:
     before = place.operator()
     place.kill()

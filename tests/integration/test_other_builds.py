@@ -110,6 +110,7 @@ def test_an_older_node_and_an_older_command_are_refused_by_name(builds: Builds) 
     assert f"{token.split('.')[-2]} not let in; Spotlight {older}, and the coordinator" in table
 
 
+@pytest.mark.slow
 def test_a_node_whose_coordinator_comes_back_in_another_build_keeps_trying(builds: Builds) -> None:
     ours, older = str(own_dialect()), builds.name_of_older
     first = builds.coordinator(builds.ours, "first.log")

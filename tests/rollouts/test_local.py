@@ -142,6 +142,7 @@ def test_the_example_runs_as_it_is_printed() -> None:
     assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) <= 30
 
 
+@pytest.mark.slow
 def test_it_is_called_as_a_pipeline_of_diffusers() -> None:
     from spotlight.rollouts.pipeline import RolloutPipeline
 

@@ -62,7 +62,14 @@ def test_members_of_a_node_denoise_together(run_job: Callable[..., Run], degree:
     assert steps * 4 > hardware.steps / 2, "most steps are taken by groups"
 
 
-@pytest.mark.parametrize("faults", [KILLS, (STOP,), (LOSS, *KILLS)])
+@pytest.mark.parametrize(
+    "faults",
+    [
+        pytest.param(KILLS, marks=pytest.mark.slow),
+        pytest.param((STOP,), marks=pytest.mark.slow),
+        (LOSS, *KILLS),
+    ],
+)
 def test_who_is_left_of_a_group_goes_on(
     run_job: Callable[..., Run], faults: tuple[Fault, ...]
 ) -> None:
