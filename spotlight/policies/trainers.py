@@ -391,7 +391,7 @@ class TrainerMachine(Generic[RankT]):
         Args:
             goes_on_from: iterations that the next trainers go on after.
         """
-        if self._is_over:
+        if self._is_over or not (self.there or self._at):  # they were lost together
             return []
         recovery = next_recovery(self.last_recovery, goes_on_from)
         if recovery is None:

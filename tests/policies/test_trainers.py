@@ -436,6 +436,15 @@ def test_others_are_appointed_where_former_trainers_are_lost():
     assert trainers.assemble([FIRST, SECOND]) == [orders.AskStandings()]
 
 
+def test_former_trainers_that_are_lost_together_are_lost_once():
+    both = [Worker("a/0", 10, "a"), Worker("a/1", 11, "a")]
+    trainers = machine(former=both)
+    first, second = trainers.joined("a", {98, 99})
+    trainers.recover(first.problem, 4)
+    assert trainers.recover(second.problem, 4) == []
+    assert trainers.last_recovery == (1, 4)
+
+
 def test_a_former_trainer_that_was_given_up_and_is_appointed_again_is_there():
     trainers = machine(former=[FIRST, SECOND])
     trainers.joined("b", {11})
