@@ -129,6 +129,17 @@ class JobSpec(Section, frozen=True, kw_only=True):
             "pools",
             f"{workers:,} workers are more than one machine starts ({MOST_WORKERS:,})",
         )
+        self._require_sizes()
+        require(
+            self.preview_steps <= self.sampler.steps or self.exploration.mode == "none",
+            "exploration.preview_steps",
+            f"must be at most `sampler.steps` ({self.sampler.steps}), not {self.preview_steps}: a"
+            " preview should be cheap",
+        )
+        self._require_reusable_previews()
+        self._require_training()
+
+    def _require_sizes(self) -> None:
         samples = self.samples_per_iteration
         require(
             samples <= MOST_SAMPLES,
@@ -144,13 +155,9 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"{previews:,} previews in an iteration are more than can be ({MOST_PREVIEWS:,});"
             " lower it",
         )
-        require(
-            self.preview_steps <= self.sampler.steps or self.exploration.mode == "none",
-            "exploration.preview_steps",
-            f"must be at most `sampler.steps` ({self.sampler.steps}), not {self.preview_steps}: a"
-            " preview should be cheap",
-        )
-        self._require_reusable_previews()
+
+    def _require_training(self) -> None:
+        samples = self.samples_per_iteration
         require(
             samples % (self.training.updates_per_iteration * self.training.ranks) == 0,
             "training.updates_per_iteration",
