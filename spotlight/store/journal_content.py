@@ -23,7 +23,7 @@ from spotlight.errors import JournalError
 from spotlight.store.record_formats import NewerRecord, brought_up, format_of
 
 FORMAT = 3
-"""Of the file; 1 and 2 were databases."""
+"""The format of the file; 1 and 2 were databases."""
 OR_ANEW = "or start the job again in another run folder"
 
 _MARK = b"\xf5jrn"
@@ -76,7 +76,7 @@ class Content:
         self.term = 0
         """How often it was opened."""
         self.records: dict[str, Record] = {}
-        """By key."""
+        """The records that are left, by their keys."""
         self.nbytes = 0
         """Bytes of the file that are whole; a torn write may follow."""
 
