@@ -76,7 +76,7 @@ class Content:
         self.term = 0
         """How often it was opened."""
         self.records: dict[str, Record] = {}
-        """The records by key."""
+        """The records that are left, by their keys."""
         self.nbytes = 0
         """Bytes of the file that are whole; a torn write may follow."""
 
