@@ -62,7 +62,7 @@ def test_a_job_that_is_refused_ends_with_the_reason() -> None:
         (["--preempt", "soon:spot-0:60"], "`soon:spot-0:60` must be TIME:NODE:AWAY"),
         (["--set", "training.learning_rate=["], "--set training.learning_rate: the value is"),
         (["--set", "name.foo=1"], "--set: a job has no field `name.foo`"),
-        (["--set", "training.learning_rate=-1"], "training.learning_rate: must be positive"),
+        (["--set", "training.learning_rate=-1"], "training.learning_rate: must be above 0, not -1"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_in_one_line(

@@ -154,7 +154,7 @@ SILENT: Change = ("actors/protocol/users.py", '"""Progress of the job, for peopl
     [
         (PARTS, True),
         (NARROWER, True),
-        (("jobs/spec.py", "    seed: int", "    luck: int = 1\n    seed: int"), True),
+        (("jobs/spec.py", "    seed: Anno", "    luck: int = 1\n    seed: Anno"), True),
         (("transport/control/codec.py", "TELL = 0", "TELL = 7"), True),
         (SILENT, False),
     ],
