@@ -60,8 +60,6 @@ class NodeRow(Generic[WordT, TaskT]):
     notice: UserNotice | None = None
     sick: tuple[SickProcess, ...] = ()
     """Those of its processes that are still there."""
-    price: float | None = None
-    """What it costs in an hour; None where nobody has said so."""
 
 
 @dataclass
