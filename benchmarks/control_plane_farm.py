@@ -206,6 +206,8 @@ class Node(Actor):
         self.leaders: list[Leader] = []
         self._refs: tuple[WorkerRefs, ...] = ()
         self._number = 0
+        self._term = 0
+        """The term for which the trainer rank was built."""
         self._plan: NodePlan | None = None
 
     async def started(self) -> None:
@@ -277,6 +279,7 @@ class Node(Actor):
     @handles(StartTrainer)
     async def on_start(self, message: StartTrainer) -> None:
         assert self.sender is not None
+        self._term = message.term
         report = TrainerReport(message.term, message.rank, message.completed)
         self.tell(self.sender, report)
 
@@ -288,7 +291,7 @@ class Node(Actor):
         published = WeightsOffer(
             message.version, (weights,), (evaluation,) if message.evaluation else ()
         )
-        self.tell(self.sender, TrainerReport(rank=0, published=published))
+        self.tell(self.sender, TrainerReport(self._term, rank=0, published=published))
 
     @handles(Message)
     async def on_other(self, message: Message) -> Message | None:

@@ -188,7 +188,7 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
         yield place
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Words for a node whose workers need not be processes below it."""
     with shared_template(tmp_path_factory.mktemp("template")) as address:
