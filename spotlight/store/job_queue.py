@@ -29,7 +29,7 @@ NAME = "queue.records"
 MOST_LIVE = 1000
 """Jobs that have not ended, at most."""
 MOST_ENDED = 500
-"""Of those that have ended so many are kept, the latest."""
+"""This is how many of those that have ended are kept, the latest."""
 SHORTEST_BEGINNING = 4
 """Characters by which an id may be begun to name its job."""
 _OWNER = "queue"
@@ -55,7 +55,7 @@ class JobQueue:
         self._journal: Journal | None = journal
         """None after a write that the disk refused."""
         self._jobs = _read(journal)
-        """By number: the order in which they came."""
+        """Jobs are here by their numbers, which rise in the order in which they came."""
         self._numbers = {job.id: number for number, job in self._jobs.items()}
 
     @classmethod

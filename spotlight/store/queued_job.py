@@ -24,7 +24,7 @@ class QueuedJob(Record, frozen=True):
     priority: int
     """Jobs of a higher one begin first."""
     ranks: _Count
-    """So many workers train; none do for a session."""
+    """This is how many workers train; it is 0 for a session."""
     run_folder: str
     """This is the absolute path of what it leaves behind, and goes on from."""
     submitted_at: float
@@ -36,9 +36,9 @@ class QueuedJob(Record, frozen=True):
     reason: str = ""
     """Why it ended as it did."""
     iteration: _Count = 0
-    """So many iterations are done, as far as is known here."""
+    """This is how many iterations are done, as far as is known here."""
     iterations: _Count = 0
-    """So many there are to be."""
+    """This is how many iterations there are to be."""
 
     @property
     def has_ended(self) -> bool:
