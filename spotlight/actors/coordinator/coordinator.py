@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -131,7 +131,7 @@ class Coordinator(Actor):
         self._open_store = open_store
         self._keys = keys
         self._fleet: Fleet
-        self._queue = JobQueue.open(runs.path)
+        self._queue: JobQueue
         self._tenants: dict[str, Tenant] = {}
         """The jobs and sessions that run, by id."""
         self._last: dict[str, JobStatus] = {}
@@ -143,9 +143,13 @@ class Coordinator(Actor):
         """How many are being read or wait for it."""
         self._looking: asyncio.Task[None] | None = None
         """Begins those that waited."""
+        self._open_files = ExitStack()
 
     async def started(self) -> None:
-        """Go on with the jobs in the middle of which an earlier coordinator was killed."""
+        """Go on with the jobs in the middle of which an earlier coordinator was killed. Raises
+        `JournalError` if the queue cannot be used."""
+        self._queue = JobQueue.open(self._runs.path)
+        self._open_files.callback(self._queue.close)
         self._fleet = Fleet(self, self, self._timings)
         for job in self._queue.live():
             if job.state == "running":
@@ -154,11 +158,11 @@ class Coordinator(Actor):
 
     async def stopping(self, reason: str) -> None:
         """The next coordinator goes on with the queue."""
-        self._queue.close()
+        self._open_files.close()
 
     def aborted(self) -> None:
         """Leave the queue as a kill does."""
-        self._queue.close()
+        self._open_files.close()
 
     # --- who may say what ---
 
@@ -184,9 +188,7 @@ class Coordinator(Actor):
         return answer
 
     @handles(PreemptNode)
-    async def on_preempt(
-        self, message: PreemptNode
-    ) -> Acknowledged | NodeUnknown | ConsentNeeded:
+    async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown | ConsentNeeded:
         """A user gives a node notice, or withdraws it, from one that has left too."""
         if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
             return needed
@@ -252,8 +254,7 @@ class Coordinator(Actor):
 
     @handles(SubmitJob)
     async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
-        """Put the job into the queue, or say why not. Others are served while its files are read.
-        """
+        """Put the job into the queue, or say why not. Others are served while files are read."""
         if not (user := self._keys.user(self.sender_address)):
             return JobRefused("whoever has this key submits no jobs, or was shown out")
         highest = self._keys.highest_priority(self.sender_address)
@@ -322,8 +323,11 @@ class Coordinator(Actor):
             )
             if queued.id in self._admitted():
                 undo.pop_all()  # `_begin_job` closes it
-                with self._failing(queued):
+                try:
                     await self._begin_job(queued, folder, submission, came_back=False)
+                except Exception as error:
+                    self._fail(queued, error)
+                    raise
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
@@ -403,8 +407,11 @@ class Coordinator(Actor):
             )
             self._queue.add(queued)
             undo.pop_all()  # `_begin_session` closes it
-        with self._failing(queued):
+        try:
             return await self._begin_session(queued, folder, files, came_back=False)
+        except Exception as error:
+            self._fail(queued, error)
+            raise
 
     # --- questions of users ---
 
@@ -567,8 +574,10 @@ class Coordinator(Actor):
         return True
 
     async def _keep_later(self, job: QueuedJob) -> None:
-        while not self._keep(job):
+        while True:
             await asyncio.sleep(self._timings.coordinator.remind_s)
+            if self._keep(job):
+                return
 
     # --- beginning ---
 
@@ -588,10 +597,9 @@ class Coordinator(Actor):
         ]
 
     def _why_waits(self, job: QueuedJob) -> str:
-        table, now = self._fleet.table, self._keys.now()
-        its = Waiting(job.id, job.priority, job.submitted_at, job.ranks)
-        others = self._waiting(), table.borrowers(), table.lendable()
-        return why_waits(now, its, *others, self._timings.sharing)
+        table, now, waiting = self._fleet.table, self._keys.now(), self._waiting()
+        fleet = table.borrowers(), table.lendable()
+        return why_waits(job.id, now, waiting, *fleet, self._timings.sharing)
 
     def _begin_waiting(self) -> None:
         """Begin the jobs that waited until now."""
@@ -610,7 +618,7 @@ class Coordinator(Actor):
     async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool) -> None:
         """Begin, or go on with, what is in a folder. A job that cannot has failed."""
         path, permissions = Path(job.run_folder), self._permissions
-        with suppress(Exception), self._failing(job):
+        try:
             if job.kind == "session":
                 session = SessionFolder.reopen(path)
                 work = session.saved.work
@@ -620,26 +628,23 @@ class Coordinator(Actor):
                 submission = await self._in_thread(lambda: read_interrupted(path, permissions))
                 folder, _ = RunFolder.reopen(path, submission.job)
                 await self._begin_job(job, folder, submission, came_back=came_back)
+        except Exception as error:  # whatever is wrong with a job, the others go on
+            self._fail(job, error)
 
-    @contextmanager
-    def _failing(self, job: QueuedJob) -> Iterator[None]:
-        """A job that cannot begin has failed; whatever is wrong with it, it ends no coordinator."""
-        try:
-            yield
-        except Exception as error:
-            reason = str(error)
-            if not isinstance(error, UserError):
-                reason = "the job could not be started; the coordinator's log says why"
-            log.error(
-                "job_cannot_begin",
-                job=job.name,
-                id=job.id,
-                run_folder=job.run_folder,
-                reason=reason,
-                exc_info=None if isinstance(error, UserError) else error,
-            )
-            self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
-            raise
+    def _fail(self, job: QueuedJob, error: Exception) -> None:
+        """A job cannot begin, or go on."""
+        is_known = isinstance(error, UserError)
+        reason = "it could not be started; the coordinator's log says why"
+        log.error(
+            "job_cannot_begin",
+            job=job.name,
+            id=job.id,
+            run_folder=job.run_folder,
+            reason=str(error),
+            exc_info=None if is_known else error,
+        )
+        reason = str(error) if is_known else reason
+        self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
 
     async def _begin_job(
         self, queued: QueuedJob, folder: RunFolder, submission: Submission, *, came_back: bool

@@ -80,7 +80,7 @@ class Fleet:
         tenants: are told of nodes.
     """
 
-    def __init__(self, actor: Actor, tenants: Tenants, timings: Timings) -> None:
+    def __init__(self, actor: Actor, tenants: Tenants, timings: Timings = Timings()) -> None:
         self._actor = actor
         self._tenants = tenants
         self.table: FleetTable[NodeReport, NodeTask] = FleetTable(
@@ -146,7 +146,7 @@ class Fleet:
 
     # --- tenants ---
 
-    def begin(self, tenant: str, terms: fleet.Terms) -> TenantFleet:
+    def begin(self, tenant: str, terms: fleet.Terms = fleet.Terms()) -> TenantFleet:
         """A job or session begins: nodes are lent to it, and it says itself what each is to do."""
         self.carry_out(fleet.TenantBegan(tenant, terms))
         return TenantFleet(self, tenant)

@@ -3,8 +3,8 @@ ends.
 
 It keeps them warm: a notice may be withdrawn, and a node that is still there long after its
 deadline stays. A node that another job is to have gives its work back in the same way, and comes
-back when the coordinator says so. What stands is in the node's reports and in its workers' plans, so nothing here is
-said only once.
+back when the coordinator says so. What stands is in the node's reports and in its workers' plans,
+so nothing here is said only once.
 """
 
 from __future__ import annotations

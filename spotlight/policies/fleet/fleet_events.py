@@ -75,7 +75,7 @@ class TenantBegan:
     that it had."""
 
     tenant: str
-    terms: Terms
+    terms: Terms = Terms()
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,8 @@ class NodeCame:
 
 @dataclass(frozen=True)
 class NodeLeft:
-    """A node has left after a notice; its process may yet be there. The tenant has lost it for which
-    it worked; empty if there is none. `reason` says why it left."""
+    """A node has left after a notice; its process may yet be there. The tenant has lost it for
+    which it worked; empty if there is none. `reason` says why it left."""
 
     node: str
     tenant: str

@@ -22,6 +22,7 @@ from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Generic
 
+from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet.allocation import Allocation, Borrower, Lend, Lendable, Recall
 from spotlight.policies.fleet.fleet_events import (
     Assigned,
@@ -286,16 +287,19 @@ class FleetTable(Generic[WordT, TaskT]):
 
     def _assign(self, event: Assigned[TaskT]) -> None:
         row = self.nodes.get(event.node)
-        if row is not None and row.tenant == event.tenant:
-            if event.again or row.task != event.task:
-                row.task = event.task
-                self._changed[event.node] = None
+        if row is None or row.tenant != event.tenant:
+            return
+        if event.again or row.task != event.task:
+            row.task = event.task
+            self._changed[event.node] = None
 
     # --- for whom a node works ---
 
     def lent_to(self, tenant: str) -> list[WordT]:
         """What the nodes say that work for a tenant and have not left."""
-        return [row.word for row in self.nodes.values() if row.tenant == tenant and not row.word.left]
+        return [
+            row.word for row in self.nodes.values() if row.tenant == tenant and not row.word.left
+        ]
 
     def borrowers(self) -> list[Borrower]:
         """The tenants that nodes are lent to."""
@@ -329,8 +333,7 @@ class FleetTable(Generic[WordT, TaskT]):
         ]
 
     def cannot_train_without(self, node: str) -> str:
-        """The tenant that has too few reserved workers without this node; empty if there is none.
-        """
+        """The tenant that has too few reserved workers without a node; empty if there is none."""
         row = self.nodes.get(node)
         tenant = self.tenants.get(row.tenant) if row is not None else None
         if tenant is None or tenant.over or node not in tenant.nodes_that_train():
@@ -340,7 +343,7 @@ class FleetTable(Generic[WordT, TaskT]):
             for each in self.lendable()
             if each.pool == "reserved"
             and each.name != node
-            and (each.tenant == tenant.tenant or each.may_be_lent and not each.tenant)
+            and (each.tenant == tenant.tenant or (each.may_be_lent and not each.tenant))
         ]
         return tenant.tenant if sum(others) < tenant.terms.ranks else ""
 
@@ -488,7 +491,6 @@ class FleetTable(Generic[WordT, TaskT]):
         row.problem = said.cannot_serve
         row.ends = row.ends or said.ends
 
-
     def _note_load(
         self, tenant: TenantRow[WordT], node: str, state: WorkerState, now: float
     ) -> None:
@@ -501,10 +503,12 @@ class FleetTable(Generic[WordT, TaskT]):
 
 
 def _may_be_lent(row: NodeRow[WordT, TaskT]) -> bool:
-    """Whether a node can be given to a tenant: one that works for another only if it may stay."""
-    if row.is_drained or row.next is not None or row.word.left:
+    """Whether a node stays: nobody but the table itself wants it to give its work back. One that
+    has none may as well begin with some."""
+    if row.is_drained or row.word.left:
         return False
-    return not row.tenant or row.word.notice is None
+    notice = row.word.notice
+    return notice is None or notice.source == SHARING or not row.tenant
 
 
 def _end_state(tenant: TenantRow[WordT], row: WorkerRow, now: float) -> None:
