@@ -193,7 +193,7 @@ class Allocation:
         """A node that may move to a borrower now."""
         quantum_s = max(self._timings.quantum_s, LOADS_PER_QUANTUM * shared.loads_s[receiver])
         for giver in sorted(shared.weights, key=self.owed):
-            if self._owed[giver] > 0 or shared.has[giver] < shared.share(giver):
+            if self._owed[giver] >= 0 or shared.has[giver] < shared.share(giver):
                 continue
             for node in self._longest_lent(shared, giver):
                 over = shared.has[receiver] + node.workers - shared.share(receiver)
