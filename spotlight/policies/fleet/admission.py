@@ -62,13 +62,14 @@ def _reasons(
     """Why each does not begin now, in the order in which they are looked at; empty for one that
     does."""
     running, overdue = list(borrowers), ""
+    free = _free_workers(running, nodes)
     for each in sorted(waiting, key=lambda it: (-it.priority, it.submitted, it.id)):
-        free = _free_workers(running, nodes)
         reason = ""
         if each.ranks and any(borrower.ranks for borrower in running):
             reason = overdue if each.ranks <= free else _lack(each.ranks, free)
         if not reason:
             running.append(_as_borrower(each, running))
+            free = _free_workers(running, nodes)
         elif not overdue and now - each.submitted > timings.backfill_limit_s:
             overdue = f"waits until {each.id} begins, which has waited for too long"
         yield each, reason

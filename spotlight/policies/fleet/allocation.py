@@ -19,7 +19,7 @@ A node that is being given back counts for whoever gets it next.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -114,9 +114,9 @@ class Allocation:
         tenants = {"", *(borrower.id for borrower in borrowers)}
         lendable = [node for node in nodes if node.may_be_lent and node.tenant in tenants]
         self._held = hold(self._held, borrowers, lendable)
-        shared = _Shared(borrowers, lendable, self._held)
-        self._settle(now, shared.weights)
         self._note_owners(now, nodes)
+        shared = _Shared(borrowers, lendable, self._held, self._since)
+        self._settle(now, shared.weights)
         steps = list(self._hand_out(shared, lendable)) if borrowers else []
         steps += self._give_firsts(shared)
         steps += self._move(now, shared)
@@ -178,9 +178,8 @@ class Allocation:
                 continue
             over = {each: shared.has[each] - shared.share(each) for each in shared.weights}
             for giver in sorted(over, key=over.__getitem__, reverse=True):
-                busy = self._longest_lent(shared, giver)
-                if busy and shared.nodes[giver] > 1 and over[giver] > 0:
-                    yield shared.give(busy[0], receiver)
+                if shared.busy[giver] and shared.nodes[giver] > 1 and over[giver] > 0:
+                    yield shared.give(shared.busy[giver][0], receiver)
                     break
 
     def _move(self, now: float, shared: _Shared) -> Iterator[Lend | Recall]:
@@ -195,31 +194,24 @@ class Allocation:
         for giver in sorted(shared.weights, key=self.owed):
             if self._owed[giver] >= 0 or shared.has[giver] < shared.share(giver):
                 continue
-            for node in self._longest_lent(shared, giver):
+            for node in shared.busy[giver]:
                 over = shared.has[receiver] + node.workers - shared.share(receiver)
                 is_due = self._owed[receiver] > quantum_s * max(node.workers / 2, over)
                 if is_due and now - self._since[node.name][1] >= quantum_s:
                     return node
         return None
 
-    def _longest_lent(self, shared: _Shared, giver: str) -> list[Lendable]:
-        """The shared nodes that work for a borrower, the one first that has done so longest."""
-        busy = [
-            node
-            for node in shared.pool
-            if shared.owners[node.name] == node.tenant == giver and node.next is None
-        ]
-        return sorted(busy, key=lambda node: self._since[node.name][1])
-
 
 class _Shared:
     """The nodes that nobody holds, and what each borrower has of them while it is decided."""
 
     def __init__(
-        self, borrowers: Sequence[Borrower], nodes: Iterable[Lendable], held: Mapping[str, str]
+        self,
+        borrowers: Sequence[Borrower],
+        nodes: Sequence[Lendable],
+        held: Mapping[str, str],
+        since: Mapping[str, tuple[str, float]],
     ) -> None:
-        nodes = list(nodes)
-        self.pool = [node for node in nodes if node.name not in held]
         self.weights = _weights(borrowers)
         """Of the borrowers that have a share, those who began first first."""
         self.loads_s = {borrower.id: borrower.load_s for borrower in borrowers}
@@ -229,11 +221,16 @@ class _Shared:
         """How many nodes each borrower has, with those that are held."""
         self.has: Counter[str] = Counter()
         """How many workers of nodes that nobody holds each borrower has."""
-        for node in self.pool:
+        self.busy: defaultdict[str, list[Lendable]] = defaultdict(list)
+        """Those nodes that could move, by whom they work for, the one first that has longest."""
+        self._held = held
+        pool = [node for node in nodes if node.name not in held]
+        for node in sorted(pool, key=lambda node: since[node.name][1]):
             self.has[_owner(node)] += node.workers
+            if node.next is None:
+                self.busy[node.tenant].append(node)
         self._workers = self.has.total()
         self._total = sum(self.weights.values())
-        self._held = held
 
     def share(self, borrower: str) -> float:
         """How many workers are in proportion to its weight."""
@@ -241,12 +238,14 @@ class _Shared:
 
     def give(self, node: Lendable, to: str) -> Lend | Recall:
         """A node changes its owner."""
-        self.nodes[self.owners[node.name]] -= 1
+        owner, self.owners[node.name] = self.owners[node.name], to
+        self.nodes[owner] -= 1
         self.nodes[to] += 1
         if node.name not in self._held:
-            self.has[self.owners[node.name]] -= node.workers
+            self.has[owner] -= node.workers
             self.has[to] += node.workers
-        self.owners[node.name] = to
+        if node in self.busy[owner]:
+            self.busy[owner].remove(node)
         return Lend(node.name, to) if node.tenant in ("", to) else Recall(node.name, to)
 
 
