@@ -30,7 +30,8 @@ class SubmitJob(Message, frozen=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The job is in the queue, whatever happens to the coordinator; its files are in `run_folder`."""
+    """The job is in the queue, whatever happens to the coordinator, with its files in
+    `run_folder`."""
 
     job_id: str
     run_folder: str
