@@ -101,6 +101,7 @@ class _User:
         job = chaos_job(folder, iterations=1, validation={"seeds": 1, "every": 1})
         self._jobs = {name: msgspec.structs.replace(job, name=name) for name in _WANTED}
         self._acknowledged: dict[str, str] = {}
+        """The names of all jobs that were acknowledged, by their ids."""
         self.entries: tuple[JobEntry, ...] = ()
         """The jobs that there were when the user looked last."""
 
@@ -114,9 +115,9 @@ class _User:
             await asyncio.sleep(_POLL_S)
 
     def lost(self) -> tuple[str, ...]:
-        """Those that were acknowledged under another id than is there, or did not end well."""
+        """Those that were acknowledged and are not there, or did not end as they should."""
         there = {entry.id for entry in self.entries}
-        gone = {name for name, id in self._acknowledged.items() if id not in there}
+        gone = {name for id, name in self._acknowledged.items() if id not in there}
         return tuple(name for name in _WANTED if name in gone or self._state(name) != _WANTED[name])
 
     def twice(self) -> tuple[str, ...]:
@@ -135,7 +136,7 @@ class _User:
         """Where a submission before this one was not answered, its folder may be there."""
         answer = await self._ask(SubmitJob(job, "", resume=False))
         if isinstance(answer, JobAccepted):
-            self._acknowledged[name] = answer.job_id
+            self._acknowledged[answer.job_id] = name
 
     def _state(self, name: str) -> str:
         return next((entry.state for entry in self.entries if entry.name == name), "")
