@@ -1,9 +1,10 @@
 """Three jobs at once on four nodes, as real processes: `python -m benchmarks.live_jobs --json`.
 
-Each job is first run alone and in quiet, with all nodes. Then all three are submitted at once, again
-and again until the time is up, while a seeded schedule kills workers, nodes and the coordinator.
-Whatever was killed is started again, as its provider would. Every job must end by itself with the
-checkpoint, export and figures of its quiet run, bit by bit, and nothing may be left behind.
+Each job is first run alone and in quiet, with all nodes. Then all three are submitted at once, time
+after time until the minutes are over, while a seeded schedule kills workers, nodes and the
+coordinator. Whatever was killed is started again, as its provider would. Every job must end by
+itself with the checkpoint, export and figures of its quiet run, bit by bit, and nothing may be left
+behind.
 
 - `jobs`: how many of them were run under kills, in `rounds` of three.
 - `finished_fraction`, `bit_equal_fraction`: which part of them finished, and with the bits of the
@@ -171,12 +172,13 @@ async def _round(
 
 async def _strike(cluster: LiveCluster, kill: Kill, found: Rounds) -> None:
     await asyncio.sleep(kill.at_s)
-    if kill.kind == "worker":
-        struck = cluster.kill_worker(cluster.nodes[kill.name])
+    if kill.kind == "worker":  # there may be none just now
+        while not cluster.kill_worker(cluster.nodes[kill.name]):  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        found.kills["worker"] += 1
     else:
         daemon = cluster.nodes.get(kill.name, cluster.coordinator)
-        struck = cluster.kill(daemon, kill.away_s)
-    found.kills[kill.kind] += struck
+        found.kills[kill.kind] += cluster.kill(daemon, kill.away_s)
 
 
 async def _count(runs: dict[str, LiveRun], found: Rounds) -> None:
