@@ -87,7 +87,6 @@ from spotlight.record.run_events import (
 from spotlight.timings import RejoinTimings, SharingTimings
 from spotlight.types import WorkerState
 
-_NOT_READY: tuple[WorkerState, ...] = ("starting", "loading", "idle", "gone")
 SENT_AT_ONCE = 64
 """How many plans are sent in one turn of the loop: 3 ms."""
 
@@ -485,7 +484,8 @@ class FleetTable(Generic[WordT, TaskT]):
         if its is None or row is None:
             return
         row.detail = said.detail
-        self._note_load(its, row.node, said.state, now)
+        if row.state == "loading" != said.state:
+            self._note_load(its, row.node, now)
         if row.state != said.state:
             _end_state(its, row, now)
             row.state, row.since = said.state, now
@@ -495,15 +495,12 @@ class FleetTable(Generic[WordT, TaskT]):
         row.problem = said.cannot_serve
         row.ends = row.ends or said.ends
 
-    def _note_load(
-        self, tenant: TenantRow[WordT], node: str, state: WorkerState, now: float
-    ) -> None:
-        """How long the first worker of a node took until it could do something."""
+    def _note_load(self, tenant: TenantRow[WordT], node: str, now: float) -> None:
+        """A worker has loaded its model: the first of a node says how long that took."""
         row = self.nodes.get(node)
-        if row is None or row.is_ready or row.tenant != tenant.tenant or state in _NOT_READY:
-            return
-        row.is_ready = True
-        tenant.load_s = max(tenant.load_s, now - row.lent_at)
+        if row is not None and row.tenant == tenant.tenant and not row.is_ready:
+            row.is_ready = True
+            tenant.load_s = max(tenant.load_s, now - row.lent_at)
 
 
 def _may_be_lent(row: NodeRow[WordT, TaskT]) -> bool:
