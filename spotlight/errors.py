@@ -11,6 +11,7 @@ SpotlightError
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder belongs to another job, is full, or not writable
 │   │   └── JournalError      the journal is damaged, of another job, or could not be written
+│   │       ├── JournalInUse          another process has it open
 │   │       └── JournalUnwritable     the disk refuses to read or write it
 │   ├── MirrorError           a copy of a run in object storage cannot be written, or is damaged
 │   ├── WeightsRefused        a publication does not fit the model, or an earlier publication
@@ -124,6 +125,10 @@ class JournalError(RunFolderError):
         super().__init__(f"{problem}; {advice}" if advice else problem)
         self.problem = problem
         """What is wrong, without what to do about it: that differs by what the journal is of."""
+
+
+class JournalInUse(JournalError):
+    """Another process has the journal open."""
 
 
 class JournalUnwritable(JournalError):

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spotlight import failpoints
-from spotlight.errors import JournalError, JournalUnwritable
+from spotlight.errors import JournalError, JournalInUse, JournalUnwritable
 from spotlight.store import sqlite_journal
 from spotlight.store.journal_content import Content, Record, change, damaged, frame
 from spotlight.store.record_formats import brought_up
@@ -266,7 +266,7 @@ def _lock(path: Path, file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         problem = f"{path} is in use by another coordinator"
-        raise JournalError(problem, "cancel that job first") from error
+        raise JournalInUse(problem, "cancel that job first") from error
 
 
 def _write_whole(file: int, data: bytes) -> None:
