@@ -122,11 +122,11 @@ class _Coordinator(Actor):
         self.fleet = Fleet(self, self)
         self.plans = self.fleet.begin("job")
 
-    def node_reported(self, report: NodeReport) -> None:
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
         """The job hears of it."""
         self.fleet.handle(Heard("job", report))
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
         """What they had is told with their last report."""
 
     @handles(NodeReport)
