@@ -241,6 +241,10 @@ class SharingTimings(_Ordered):
     model that takes long to load."""
     backfill_limit_s: float = 3600.0
     """No later job begins before one that has waited for so long."""
+    give_back_s: float = 30.0
+    """A node that another job is to have stops after so long, with all work committed."""
+    look_s: float = 5.0
+    """Whether a node should move is looked at so often."""
 
 
 @dataclass(frozen=True, kw_only=True)

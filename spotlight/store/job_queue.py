@@ -192,7 +192,7 @@ def discard(runs: Path) -> None:
 
 
 def _open(path: Path) -> Journal:
-    return Journal.open(path, _OWNER)
+    return Journal.read(path, _OWNER)
 
 
 def _key(number: int) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from spotlight.errors import RunFolderError
 from spotlight.files import path_problem
 from spotlight.store import job_queue
-from spotlight.store.run_folder import is_run, next_run_folder, replace_file
+from spotlight.store.run_folder import is_run, next_run_folder
 from spotlight.store.running_note import NOTE
 
 _LOCK = ".coordinator"
@@ -67,21 +67,6 @@ class RunsFolder:
                     f"the run folder {folder} is inside of another run; give another --run-folder"
                 )
         return folder
-
-    @property
-    def running(self) -> Path | None:
-        """The folder of the run that an earlier coordinator has not brought to its end."""
-        note = self.path / NOTE
-        return Path(note.read_text(encoding="utf-8")) if note.is_file() else None
-
-    def begin(self, folder: Path) -> None:
-        """A run goes on there: a coordinator that comes back learns of it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path / NOTE, str(folder.resolve()).encode())
-
-    def end(self) -> None:
-        """Nothing goes on."""
-        (self.path / NOTE).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -543,7 +543,6 @@ def test_a_run_of_which_little_can_be_read_is_kept_all_the_same(runs, left) -> N
 def test_a_kill_while_the_note_is_taken_over_leaves_the_run_once(runs, faults, place) -> None:
     noted(runs, run_of_an_earlier_coordinator(runs))
     faults.place = place
-    faults.countdown = 2 if place in ("journal.before_commit", "journal.commit") else 1
     with pytest.raises(Killed):
         JobQueue.open(runs)
     faults.place = ""

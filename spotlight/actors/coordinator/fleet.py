@@ -86,7 +86,6 @@ class Fleet:
         self.table: FleetTable[NodeReport, NodeTask] = FleetTable(
             actor.ref, timings.rejoin, timings.sharing
         )
-        self._give_back_s = timings.sharing.give_back_s
         self._sending: asyncio.Task[None] | None = None
         """Tells those that the turn had no time for."""
 
@@ -118,6 +117,7 @@ class Fleet:
                     answer = self._plan(self.table.nodes[name])
                 case _:
                     self._carry_out(each)
+        self._send_moves()
         return answer
 
     def out_of_reach(self, address: ActorRef, reason: str, keys: KeyRing) -> None:
@@ -133,6 +133,7 @@ class Fleet:
                     self._tenants.node_lost(each.tenant, each.node, reason, announced=announced)
             else:
                 self._carry_out(each)
+        self._send_moves()
 
     def give_notice(self, name: str, notice_s: float, *, cancel: bool) -> bool:
         """A user gives a node notice, or takes it back; False if nothing can be sent to it."""
@@ -141,12 +142,12 @@ class Fleet:
 
     def drain(self, name: str, *, cancel: bool) -> bool:
         """A user wants a node to work for nobody, or takes it back; False if it is not there."""
-        self.carry_out(fleet.Drained(name, self._now() + self._give_back_s, cancel))
+        self.carry_out(fleet.Drained(name, cancel))
         return name in self.table.nodes
 
     # --- tenants ---
 
-    def begin(self, tenant: str, terms: fleet.Terms = fleet.Terms()) -> TenantFleet:
+    def begin(self, tenant: str, terms: fleet.Terms) -> TenantFleet:
         """A job or session begins: nodes are lent to it, and it says itself what each is to do."""
         self.carry_out(fleet.TenantBegan(tenant, terms))
         return TenantFleet(self, tenant)
@@ -155,6 +156,12 @@ class Fleet:
         """Tell the table, and do all that follows."""
         for each in self.handle(event):
             self._carry_out(each)
+        self._send_moves()
+
+    def _send_moves(self) -> None:
+        """Tell nodes at once for whom they are to work."""
+        if self.table.has_unsent and self._sending is None:
+            self.send_plans()
 
     def _carry_out(self, instruction: step.Instruction) -> None:
         match instruction:
@@ -163,8 +170,6 @@ class Fleet:
             case step.NodeLeft(name, tenant, reason):
                 log.info("node_left", node=name, reason=reason)
                 self._tenants.node_lost(tenant, name, reason, announced=True)
-            case step.SendPlan():
-                self._send(instruction)
 
     def handle(self, event: Event) -> list[step.Instruction]:
         """Tell the table; whoever tells it carries out what follows."""

@@ -42,11 +42,9 @@ class NoticeGiven:
 
 @dataclass(frozen=True)
 class Drained:
-    """A user wants a node to give its work back, by a time on this table's clock, and to have none;
-    or (`cancel`) that it works again."""
+    """A user wants a node to give its work back and to have none, or (`cancel`) that it works again."""
 
     node: str
-    deadline: float
     cancel: bool
 
 
@@ -75,7 +73,7 @@ class TenantBegan:
     that it had."""
 
     tenant: str
-    terms: Terms = Terms()
+    terms: Terms
 
 
 @dataclass(frozen=True)

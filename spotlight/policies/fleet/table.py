@@ -354,14 +354,14 @@ class FleetTable(Generic[WordT, TaskT]):
                 case Lend(node, tenant):
                     yield from self._lend(node, tenant, now)
                 case Recall(node, next):
-                    yield from self._recall(node, next, now)
+                    self._recall(node, next, now)
 
     def _lend(self, name: str, tenant: str, now: float) -> Iterator[Instruction]:
         """A node works for a tenant from now on, or still does, or for nobody."""
         row = self.nodes[name]
         if row.next is not None:
-            row.next, row.plan = None, self._next_number()
-            yield SendPlan(name)
+            row.next = None
+            self._changed[name] = None
         if row.tenant == tenant:
             return
         row.tenant, row.task, row.over = tenant, None, not tenant
@@ -369,11 +369,12 @@ class FleetTable(Generic[WordT, TaskT]):
         if tenant and not row.word.left:
             yield PassOn(name, tenant)
 
-    def _recall(self, name: str, next: str, now: float) -> Iterator[Instruction]:
+    def _recall(self, name: str, next: str, now: float) -> None:
+        """A node gives its work back, or works afterwards for somebody else than was said."""
         row = self.nodes[name]
         if row.next is None:
-            row.give_back_by, row.plan = now + self._sharing.give_back_s, self._next_number()
-            yield SendPlan(name)
+            row.give_back_by = now + self._sharing.give_back_s
+            self._changed[name] = None
         row.next = next
 
     def _left(self, name: str, row: NodeRow[WordT, TaskT], now: float) -> Iterator[Instruction]:
@@ -394,8 +395,7 @@ class FleetTable(Generic[WordT, TaskT]):
         if event.cancel and row.next == "":
             yield from self._lend(event.node, row.tenant, now)
         elif not event.cancel and row.tenant:
-            yield from self._recall(event.node, "", now)
-            row.give_back_by = event.deadline
+            self._recall(event.node, "", now)
         yield from self._share(now)
 
     # --- what tenants hear ---
@@ -460,7 +460,8 @@ class FleetTable(Generic[WordT, TaskT]):
         if word is None:
             return
         tenant.leaving.discard(name)
-        tenant.backoff.left(name, now)
+        if word.notice is None or word.notice.source != SHARING:
+            tenant.backoff.left(name, now)
         yield RecordEvent(NodeLost(node=name, pool=word.pool, reason=event.reason))
         names = tuple(worker.worker for worker in word.workers)
         yield from self._remove_workers(tenant, names, now)
