@@ -378,8 +378,8 @@ class Cluster:
         self._check_journal(self._journal_files())
 
     def _check_journal(self, files: dict[Path, bytes]) -> None:
-        if files:  # otherwise it went with its session
-            self.logs.acks.check_journal(saved_rows(files))
+        for tenant, rows in saved_rows(files).items():
+            self.logs.of(tenant).acks.check_journal(rows)
 
     def _journal_files(self) -> dict[Path, bytes]:
         files = sorted((self.folder / "runs").glob(f"*/{JOURNAL}"))
