@@ -59,6 +59,8 @@ class TenantLog:
     """What coordinators have said of one job or session, and what its workers were told."""
 
     acks: AckLog
+    granted: set[tuple[str, int]] = field(default_factory=set)
+    """Workers and leases."""
     kept: int = 0
     """Iterations in the state of training on record: what they trained on is not needed."""
 
@@ -155,7 +157,8 @@ class ActorLogs:
 
     # --- the journal ---
 
-    def _on_lease_granted(self, lease: int, **_: object) -> None:
+    def _on_lease_granted(self, worker: str, lease: int) -> None:
+        self._tenant.granted.add((worker, lease))
         self.acks.granted(lease)
 
     def _on_requests_saving(self, rows: Any) -> None:
@@ -238,6 +241,10 @@ class ActorLogs:
         if (first.weights_version, first.kind == "evaluation") not in self._worker.held:
             self._history.violation(
                 f"{worker} was granted {first.id}: it has not reported its weights"
+            )
+        if (worker, grant.lease) not in self._tenant.granted:
+            self._history.violation(
+                f"{worker} denoises under lease {grant.lease}, which its job has not granted"
             )
         self.acks.check(grant)
         self._worker.grants[grant.lease] = grant
