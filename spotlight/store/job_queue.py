@@ -67,7 +67,6 @@ class JobQueue:
         """
         path = runs / NAME
         with _explaining(), ExitStack() as undo:
-            runs.mkdir(parents=True, exist_ok=True)
             journal = _open(path)
             undo.callback(journal.close)
             queue = cls(path, journal)
@@ -95,6 +94,11 @@ class JobQueue:
         number = self._numbers[job.id]
         if self._jobs[number] != job:
             self._write({number: job})
+
+    def remove(self, job_id: str) -> None:
+        """Forget a job that did not come into the queue after all. Raises `JournalError` if the
+        disk refuses; the job is there then."""
+        self._write({self._numbers[job_id]: None})
 
     def live(self) -> tuple[QueuedJob, ...]:
         """Those that have not ended: by priority, then in the order in which they came."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,7 @@ from spotlight.actors.runtime.log_limiter import LogLimiter
 from spotlight.errors import JournalError, RequestRefused, UnknownJob, UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.fleet.admission import Waiting, admit, why_waits
+from spotlight.policies.fleet.allocation import Borrower
 from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.report.rendering import write_report
 from spotlight.store.job_queue import JobQueue
@@ -90,6 +91,7 @@ log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
 TenantT = TypeVar("TenantT", bound=Tenant)
+BegunT = TypeVar("BegunT")
 
 MOST_SUBMISSIONS = 16
 """So many are read, or wait for it, at a time."""
@@ -137,12 +139,12 @@ class Coordinator(Actor):
         self._last: dict[str, JobStatus] = {}
         """How those ended that ended lately, by id."""
         self._refusals_log = LogLimiter()
-        self._beginning = asyncio.Lock()
-        """One submission is read, and one job begins, at a time."""
         self._submissions = 0
-        """How many are being read or wait for it."""
-        self._looking: asyncio.Task[None] | None = None
-        """Begins those that waited."""
+        """How many are being read."""
+        self._beginning: dict[str, QueuedJob] = {}
+        """Those that are about to run, by id."""
+        self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
+        """Those that are about to begin, by id, each with its user."""
         self._open_files = ExitStack()
 
     async def started(self) -> None:
@@ -270,11 +272,10 @@ class Coordinator(Actor):
     async def _submit(self, message: SubmitJob, user: str) -> JobAccepted | JobRefused:
         self._submissions += 1
         try:
-            async with self._beginning:
-                submission = await self._in_thread(
-                    lambda: read_submission(message, self._runs, self._permissions)
-                )
-                return await self._take(message, submission, user)
+            submission = await self._in_thread(
+                lambda: read_submission(message, self._runs, self._permissions)
+            )
+            return await self._take(message, submission, user)
         except UserError as error:
             self._log_refusal("job_refused", job=message.job.name, reason=str(error))
             return JobRefused(str(error))
@@ -287,6 +288,8 @@ class Coordinator(Actor):
     async def _take(self, message: SubmitJob, submission: Submission, user: str) -> JobAccepted:
         """Into the queue, and begin at once what may."""
         path, job = submission.run_folder, submission.job
+        if not message.run_folder:  # another may have come to lie there meanwhile
+            path = self._runs.place(job.name, "")
         self._refuse_live(path)
         with ExitStack() as undo:
             if message.resume:
@@ -323,11 +326,9 @@ class Coordinator(Actor):
             )
             if queued.id in self._admitted():
                 undo.pop_all()  # `_begin_job` closes it
-                try:
-                    await self._begin_job(queued, folder, submission, came_back=False)
-                except Exception as error:
-                    self._fail(queued, error)
-                    raise
+                await self._begin_or_refuse(
+                    queued, self._begin_job(queued, folder, submission, came_back=False)
+                )
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
@@ -362,20 +363,22 @@ class Coordinator(Actor):
             return SessionRefused(f"the session has ended: {ended.reason or 'it is over'}")
         if self._submissions >= MOST_SUBMISSIONS:
             return SessionRefused("many jobs are being submitted just now; try again in a moment")
-        return self.run_task(self._start_session(message, user))
+        whose, beginning = self._sessions.get(message.session, (user, None))
+        if whose != user:
+            return SessionRefused("the session is somebody else's")
+        if beginning is None:
+            beginning = self.run_task(self._start_session(message, user))
+            self._sessions[message.session] = user, beginning
+        return beginning
 
     async def _start_session(
         self, message: BeginSession, user: str
     ) -> SessionBegan | SessionRefused:
         self._submissions += 1
         try:
-            async with self._beginning:
-                running = self._tenants.get(message.session)
-                if isinstance(running, SessionRunner):  # it was said twice
-                    return running.began
-                work, permissions = message.work, self._permissions
-                files = await self._in_thread(lambda: read_session_files(work, permissions))
-                return (await self._take_session(message, files, user)).began
+            work, permissions = message.work, self._permissions
+            files = await self._in_thread(lambda: read_session_files(work, permissions))
+            return (await self._take_session(message, files, user)).began
         except UserError as error:
             self._log_refusal("session_refused", user=str(message.user), reason=str(error))
             return SessionRefused(str(error))
@@ -384,6 +387,7 @@ class Coordinator(Actor):
             return SessionRefused("it could not be started; the coordinator's log says why")
         finally:
             self._submissions -= 1
+            del self._sessions[message.session]
 
     async def _take_session(
         self, message: BeginSession, files: SessionFiles, user: str
@@ -407,11 +411,9 @@ class Coordinator(Actor):
             )
             self._queue.add(queued)
             undo.pop_all()  # `_begin_session` closes it
-        try:
-            return await self._begin_session(queued, folder, files, came_back=False)
-        except Exception as error:
-            self._fail(queued, error)
-            raise
+        return await self._begin_or_refuse(
+            queued, self._begin_session(queued, folder, files, came_back=False)
+        )
 
     # --- questions of users ---
 
@@ -581,43 +583,48 @@ class Coordinator(Actor):
 
     # --- beginning ---
 
-    def _admitted(self) -> list[str]:
-        """The ids of those that may begin now, in the order in which they should."""
-        waiting = self._waiting()
-        if not waiting:
-            return []
-        table, now = self._fleet.table, self._keys.now()
-        return admit(now, waiting, table.borrowers(), table.lendable(), self._timings.sharing)
-
     def _waiting(self) -> list[Waiting]:
+        """Those that have not begun."""
         return [
             Waiting(job.id, job.priority, job.submitted_at, job.ranks)
             for job in self._queue.live()
-            if job.state == "queued" and job.id not in self._tenants
+            if job.state == "queued" and job.id not in self._beginning
         ]
 
+    def _borrowers(self) -> list[Borrower]:
+        """Those that run, or are about to."""
+        running = self._fleet.table.borrowers()
+        known = {each.id for each in running}
+        for job in self._beginning.values():
+            if job.id not in known:
+                its = job.id, job.weight, job.priority, len(running), job.ranks
+                running.append(Borrower(*its, trains_on=frozenset(), load_s=0.0))
+        return running
+
+    def _admitted(self) -> list[str]:
+        """The ids of those that may begin now, in the order in which they should."""
+        if not (waiting := self._waiting()):
+            return []
+        now, nodes = self._keys.now(), self._fleet.table.lendable()
+        return admit(now, waiting, self._borrowers(), nodes, self._timings.sharing)
+
     def _why_waits(self, job: QueuedJob) -> str:
-        table, now, waiting = self._fleet.table, self._keys.now(), self._waiting()
-        fleet = table.borrowers(), table.lendable()
-        return why_waits(job.id, now, waiting, *fleet, self._timings.sharing)
+        if job.id in self._beginning:
+            return ""
+        now, nodes = self._keys.now(), self._fleet.table.lendable()
+        fleet = self._waiting(), self._borrowers(), nodes
+        return why_waits(job.id, now, *fleet, self._timings.sharing)
 
     def _begin_waiting(self) -> None:
         """Begin the jobs that waited until now."""
-        if self._looking is None and self._admitted():
-            self._looking = self.run_task(self._begin_admitted())
-
-    async def _begin_admitted(self) -> None:
-        try:
-            async with self._beginning:
-                while admitted := self._admitted():
-                    job = self._queue.find(admitted[0])
-                    await self._begin_from_disk(job, came_back=False)
-        finally:
-            self._looking = None
+        for job_id in self._admitted():
+            job = self._beginning[job_id] = self._queue.find(job_id)
+            self.run_task(self._begin_from_disk(job, came_back=False))
 
     async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool) -> None:
         """Begin, or go on with, what is in a folder. A job that cannot has failed."""
         path, permissions = Path(job.run_folder), self._permissions
+        self._beginning[job.id] = job
         try:
             if job.kind == "session":
                 session = SessionFolder.reopen(path)
@@ -629,22 +636,34 @@ class Coordinator(Actor):
                 folder, _ = RunFolder.reopen(path, submission.job)
                 await self._begin_job(job, folder, submission, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
-            self._fail(job, error)
+            is_known = isinstance(error, UserError)
+            log.error(
+                "job_cannot_begin",
+                job=job.name,
+                id=job.id,
+                run_folder=job.run_folder,
+                reason=str(error),
+                exc_info=None if is_known else error,
+            )
+            why = "it could not be started; the coordinator's log says why"
+            reason = str(error) if is_known else why
+            self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
+        finally:
+            del self._beginning[job.id]
 
-    def _fail(self, job: QueuedJob, error: Exception) -> None:
-        """A job cannot begin, or go on."""
-        is_known = isinstance(error, UserError)
-        reason = "it could not be started; the coordinator's log says why"
-        log.error(
-            "job_cannot_begin",
-            job=job.name,
-            id=job.id,
-            run_folder=job.run_folder,
-            reason=str(error),
-            exc_info=None if is_known else error,
-        )
-        reason = str(error) if is_known else reason
-        self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
+    async def _begin_or_refuse(self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT]) -> BegunT:
+        """Begin what has just come into the queue. If that cannot be, it was never there."""
+        self._beginning[job.id] = job
+        try:
+            return await begin
+        except Exception:
+            try:
+                self._queue.remove(job.id)
+            except JournalError as error:
+                self._note_end(job.id, JobStatus(outcome="failed", reason=str(error)))
+            raise
+        finally:
+            del self._beginning[job.id]
 
     async def _begin_job(
         self, queued: QueuedJob, folder: RunFolder, submission: Submission, *, came_back: bool

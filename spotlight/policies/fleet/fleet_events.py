@@ -42,7 +42,7 @@ class NoticeGiven:
 
 @dataclass(frozen=True)
 class Drained:
-    """A user wants a node to give its work back and to have none, or (`cancel`) that it works again."""
+    """A user wants a node to give its work back and have none, or (`cancel`) that it works on."""
 
     node: str
     cancel: bool

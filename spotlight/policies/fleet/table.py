@@ -205,6 +205,9 @@ class FleetTable(Generic[WordT, TaskT]):
             yield Watch(word.scheduler)
             row = NodeRow(word, self._next_number(), over=not self._any_runs())
             self.nodes[name] = row
+            its = self.tenants.get(word.job_id)
+            if word.left and its is not None and not its.over:
+                row.tenant = its.tenant  # which may still have what it left behind
         elif word.number < row.word.number:
             yield self._answer(row)
             return

@@ -45,7 +45,7 @@ class SessionFolder:
         self.journal = Journal.open(path / NAME, owner=saved.session, least_term=1)
 
     @classmethod
-    def create(cls, runs: Path, saved: SavedSession, live: Collection[Path]) -> SessionFolder:
+    def create(cls, runs: Path, saved: SavedSession, live: Collection[Path] = ()) -> SessionFolder:
         """Of a new session. What earlier ones have left is deleted, but for the folders of those
         that are `live`."""
         log.debug("session_creating", session=saved.session)
