@@ -31,6 +31,12 @@ from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
 from spotlight_simulation.session_chaos import SessionRun, session_scenario, simulate_session
 from spotlight_simulation.session_invariants import check_session
+from spotlight_simulation.shared_chaos import (
+    SharedRun,
+    check_shared,
+    shared_scenario,
+    simulate_shared,
+)
 from spotlight_simulation.simulated_user import look
 
 _SHARED_MEMORY = Path("/dev/shm")
@@ -55,6 +61,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """Those of them that an undisturbed job takes; 0 of a session."""
     drove_session: bool = False
     """It was a program's session, not a job."""
+    jobs: int = 1
+    """How many jobs there were at once."""
     situations: dict[str, int] = {}
     """How often each came about of those that promises are about."""
 
@@ -62,6 +70,11 @@ class Outcome(msgspec.Struct, frozen=True):
 def drives_session(seed: int) -> bool:
     """Whether a program with a loop of its own is run for a seed, instead of a job."""
     return seed % 4 == 3
+
+
+def shares_cluster(seed: int) -> bool:
+    """Whether several jobs are run for a seed."""
+    return seed % 8 == 4
 
 
 def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Scenario:
@@ -114,7 +127,7 @@ def _reserved_nodes(layout: str, ranks: int) -> tuple[NodeSpec, ...]:
 
 def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, History]:
     """Run one seed to its end and check everything."""
-    run: Run | SessionRun
+    run: Run | SessionRun | SharedRun
     with (
         scratch_folder() as folder,
         silence(),
@@ -125,11 +138,18 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
             planned = session_scenario(seed, follower, kinds)
             run, needed = runner.run(simulate_session(seed, planned, folder)), 0
             check_session(run)
+        elif shares_cluster(seed):
+            several = shared_scenario(seed, folder, kinds)
+            run = runner.run(simulate_shared(seed, several, folder))
+            needed = sum(needed_steps(job.job) for job in several.jobs)
+            for its in run.runs if several.jobs[0].exact_training else ():
+                its.undisturbed = undisturbed_weights(its.scenario.job)
+            check_shared(run)
         else:
             made = scenario(seed, folder, kinds)
             run, needed = runner.run(simulate(seed, made, folder)), needed_steps(made.job)
             if made.exact_training:
-                run.undisturbed = undisturbed_weights(made.job.exploration)
+                run.undisturbed = undisturbed_weights(made.job)
             check(run)
     history = run.history
     outcome = Outcome(
@@ -141,22 +161,28 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
         run.cluster.hardware.steps,
         needed,
         drives_session(seed),
+        len(run.runs) if isinstance(run, SharedRun) else 1,
         dict(sorted(history.situations.items())),
     )
     return outcome, history
 
 
+def undisturbed_weights(job: JobSpec) -> tuple[tuple[str, bool], ...]:
+    """What every iteration of a job with exact training leaves when nothing happens to it, and
+    whether it trains on previews; it is the same on every cluster, and for every job that explores
+    so and begins with the same weights."""
+    return _undisturbed_weights(job.exploration, job.seed)
+
+
 @cache
-def undisturbed_weights(exploration: ExplorationSpec) -> tuple[tuple[str, bool], ...]:
-    """What every iteration of a job with exact training leaves that explores so, when nothing
-    happens to it, and whether it trains on previews; it is the same on every cluster."""
+def _undisturbed_weights(exploration: ExplorationSpec, seed: int) -> tuple[tuple[str, bool], ...]:
     with (
         scratch_folder() as folder,
         silence(),
         asyncio.Runner(loop_factory=FreezableLoop) as runner,
     ):
         nodes = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
-        job = msgspec.structs.replace(chaos_job(folder), exploration=exploration)
+        job = msgspec.structs.replace(chaos_job(folder, seed=seed), exploration=exploration)
         made = Scenario(job, nodes, (), True)
         run = runner.run(simulate(0, made, folder))
     return tuple(
