@@ -17,6 +17,9 @@ SpotlightError
 │   ├── AccessRefused         a coordinator lets this process in not at all; says why
 │   │   └── AccessLost            it did, and does not any more
 │   └── RequestRefused        the coordinator refuses, with the reason
+│       ├── NoSuchJob         it knows no job of that id or name, or several
+│       ├── NoSuchNode        it knows no node of that name
+│       └── ConsentMissing    it does so only to who says that they mean it
 ├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
@@ -143,6 +146,20 @@ class AccessLost(AccessRefused):
 
 class RequestRefused(UserError):
     """The coordinator refuses; the message gives its reason."""
+
+
+class NoSuchJob(RequestRefused):
+    """The coordinator knows no job of that id or name, or several; the message says which."""
+
+
+class NoSuchNode(RequestRefused):
+    """The coordinator knows no node of that name; the message names those that there are."""
+
+
+class ConsentMissing(RequestRefused):
+    """Nothing was done: a job could not go on then. It is done for who says that they mean it."""
+
+    exit_code = 4
 
 
 class WeightsRefused(UserError):

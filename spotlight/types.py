@@ -13,6 +13,12 @@ SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft"]
+HIGHEST_PRIORITY = 100
+MOST_WEIGHT = 1000
+Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
+"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
+Priority = Annotated[int, msgspec.Meta(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY)]
+"""Jobs of a higher one begin first."""
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import msgspec
+from typing import Literal
 
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
+from spotlight.types import Priority as Priority
 from spotlight.types import Record, WorkerState
+from spotlight.types import Weight as Weight
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
 JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
-Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
-"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
-Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
-"""Jobs of a higher one begin first."""
 
 
 class SubmitJob(Message, frozen=True):
@@ -31,7 +27,8 @@ class SubmitJob(Message, frozen=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The job is in the queue, whatever happens to the coordinator; its files are in `run_folder`."""
+    """The job is in the queue, whatever happens to the coordinator; its files are in
+    `run_folder`."""
 
     job_id: str
     run_folder: str
