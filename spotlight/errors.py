@@ -16,10 +16,10 @@ SpotlightError
 │   ├── VersionGone           a requested weights version is no longer kept
 │   ├── AccessRefused         a coordinator lets this process in not at all; says why
 │   │   └── AccessLost            it did, and does not any more
+│   ├── UnknownJob            no job has that id or name, or several have; says which there are
+│   ├── UnknownNode           no node has that name; says which there are
 │   └── RequestRefused        the coordinator refuses, with the reason
-│       ├── NoSuchJob         it knows no job of that id or name, or several
-│       ├── NoSuchNode        it knows no node of that name
-│       └── ConsentMissing    it does so only to who says that they mean it
+│       └── ConsentMissing        it asks whether that is meant: a job could not go on then
 ├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
@@ -144,22 +144,27 @@ class AccessLost(AccessRefused):
     exit_code = 3
 
 
+class UnknownJob(UserError):
+    """No job or session of a coordinator has that id or name, or several have; the message says
+    which there are."""
+
+    exit_code = 4
+
+
+class UnknownNode(UserError):
+    """No node of a coordinator has that name; the message says which there are."""
+
+    exit_code = 4
+
+
 class RequestRefused(UserError):
     """The coordinator refuses; the message gives its reason."""
-
-
-class NoSuchJob(RequestRefused):
-    """The coordinator knows no job of that id or name, or several; the message says which."""
-
-
-class NoSuchNode(RequestRefused):
-    """The coordinator knows no node of that name; the message names those that there are."""
 
 
 class ConsentMissing(RequestRefused):
     """Nothing was done: a job could not go on then. It is done for who says that they mean it."""
 
-    exit_code = 4
+    exit_code = 5
 
 
 class WeightsRefused(UserError):

@@ -15,6 +15,7 @@ from spotlight.text import error_text
 
 def facts() -> TorchFacts:
     """Of this process."""
+    version = str(torch.__version__)
     built_for = torch.version.cuda or torch.version.hip or ""
     try:
         found = range(torch.cuda.device_count())
@@ -22,8 +23,8 @@ def facts() -> TorchFacts:
         if built_for and not gpus:
             torch.cuda.init()
     except (RuntimeError, AssertionError) as error:
-        return TorchFacts(torch.__version__, built_for, problem=error_text(error))
-    return TorchFacts(torch.__version__, built_for, gpus)
+        return TorchFacts(version, built_for, problem=error_text(error))
+    return TorchFacts(version, built_for, gpus)
 
 
 def _gpu(properties: torch.cuda._CudaDeviceProperties) -> Gpu:

@@ -16,9 +16,12 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from spotlight.report.comparison import Variant
+    from spotlight.report.comparison import Point, Variant
 
 _FEWEST = 2
+_DRAWN = 4
+"""So many curves fit side by side into 80 columns."""
+_SHOWN_POINTS = 10
 
 
 def report(
@@ -75,17 +78,48 @@ def compare(
 
 
 def comparison_table(variants: Sequence[Variant]) -> RenderableType:
-    """A row for each variant, the best one first, under what the figures mean."""
+    """The figures of all variants, the best one first, and the curves of the best ones."""
     from rich.console import Group
     from rich.text import Text
 
     from spotlight.cli.tables import plain_table
     from spotlight.report.comparison_page import HEADINGS, by_score, cells
 
-    note = "reward and validation after the last iteration that all runs of a row have; ± is the"
-    note += " 95 % interval of the mean over seeds"
-    table = plain_table(HEADINGS, map(cells, by_score(variants)))
-    return Group(table, Text(f"\n{note}", style="dim"))
+    ordered = by_score(variants)
+    labels, figures = [], []
+    for number, one in enumerate(ordered, start=1):
+        label, seeds, *rest = cells(one)
+        labels.append(Text(f"{number}  {label} (seed{'s' * (len(one.seeds) > 1)} {seeds})"))
+        figures.append([str(number), *rest])
+    note = "Reward and validation are after the last iteration that all runs of a row have"
+    if any(len(one.runs) > 1 for one in ordered):
+        note += "; ± is the 95 % interval of the mean over seeds"
+    best = ordered[:_DRAWN]
+    return Group(
+        *labels,
+        Text(),
+        plain_table(("", *HEADINGS[2:]), figures, folded=()),
+        Text(f"\n{note}", style="dim"),
+        *_curve_table("validation", [one.validation for one in best]),
+        *_curve_table("reward", [one.reward for one in best]),
+    )
+
+
+def _curve_table(what: str, curves: Sequence[Sequence[Point]]) -> list[RenderableType]:
+    """Curves side by side, at iterations that are evenly apart; nothing if there is no point."""
+    from rich.text import Text
+
+    from spotlight.cli.tables import plain_table
+    from spotlight.report.comparison import spaced
+    from spotlight.report.comparison_page import in_words
+
+    values = [{one.iteration: one.value for one in curve} for curve in curves]
+    iterations = spaced(sorted({at for curve in values for at in curve}), _SHOWN_POINTS)
+    if not iterations:
+        return []
+    headings = ["iteration", *(str(number) for number in range(1, len(curves) + 1))]
+    rows = [[str(at), *(in_words(curve.get(at)) for curve in values)] for at in iterations]
+    return [Text(f"\n{what}"), plain_table(headings, rows, folded=())]
 
 
 def _write_page(path: Path, variants: Sequence[Variant]) -> None:

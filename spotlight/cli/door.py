@@ -111,7 +111,8 @@ def token_table(guests: GuestList) -> Table:
     from spotlight.cli.tables import plain_table
 
     columns = ("token", "for", "pool", "nodes left", "priority", "state")
-    return plain_table(columns, (_cells(token, guests.software) for token in guests.tokens))
+    rows = (_cells(token, guests.software) for token in guests.tokens)
+    return plain_table(columns, rows, folded=("state",))
 
 
 def _cells(token: KnownToken, software: str) -> list[str]:

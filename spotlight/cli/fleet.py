@@ -43,7 +43,7 @@ def node_table(guests: GuestList) -> RenderableType:
         if token.software:
             state = f"not let in{misfit(token.software, guests.software)}"
             rows.append(["(no name yet)", token.pool or "", token.id, state])
-    return plain_table(("node", "pool", "token", "state"), rows)
+    return plain_table(("node", "pool", "token", "state"), rows, folded=("node", "state"))
 
 
 def preempt(

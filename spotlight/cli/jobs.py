@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 
     from spotlight.actors.protocol import JobStatus
     from spotlight.actors.protocol.users import JobEntry
-
-_SHORT_ID = 8
-"""The beginning of an id is enough to name a job by."""
 
 
 def submit(
@@ -81,7 +79,7 @@ def submit(
     if as_json:
         typer.echo(msgspec.json.encode(accepted).decode())
     else:
-        said = f"submitted `{spec.name}` as {accepted.job_id[:_SHORT_ID]}"
+        said = f"submitted `{spec.name}`, id {accepted.job_id}"
         typer.echo(f"{said}; its files are in {accepted.run_folder}")
     if wait or watch:
         raise typer.Exit(look_on(join, accepted.job_id, shown=watch, as_json=as_json))
@@ -140,22 +138,27 @@ def _nothing_to_cancel(last: JobStatus) -> str:
 
 
 def job_table(jobs: list[JobEntry], now: float) -> RenderableType:
-    """Jobs as people see them. Owners, weights and priorities are shown where they differ.
+    """Jobs as people see them, and below what is to be said of some. Each has its name, or if that
+    is not its alone its id. Owners, weights and priorities are shown where they differ.
 
     Args:
         now: seconds since 1970.
     """
+    from rich.console import Group
+    from rich.text import Text
+
     from spotlight.cli.tables import plain_table
 
     several = len({job.owner for job in jobs}) > 1
     weighted = any(job.weight != 1 for job in jobs)
     ranked = any(job.priority for job in jobs)
-    columns = ["job", "name", "state", "done", "nodes"]
-    columns += ["owner"] * several + ["weight"] * weighted + ["priority"] * ranked
+    names = Counter(job.name for job in jobs)
+    called = [job.name if names[job.name] == 1 else job.id for job in jobs]
+    columns = ["job", "state", "done", "nodes"]
+    columns += ["owner"] * several + ["weight"] * weighted + ["priority"] * ranked + ["since"]
     rows = [
         [
-            job.id[:_SHORT_ID],
-            job.name,
+            call,
             job.state,
             f"{job.iteration}/{job.iterations}" if job.iterations else "",
             str(job.nodes),
@@ -163,17 +166,23 @@ def job_table(jobs: list[JobEntry], now: float) -> RenderableType:
             *[f"{job.weight:g}"] * weighted,
             *[str(job.priority)] * ranked,
             _since(job, now),
-            job.note,
         ]
-        for job in jobs
+        for call, job in zip(called, jobs, strict=True)
     ]
-    return plain_table([*columns, "since", "note"], rows)
+    notes = [
+        Text(f"{call}: {job.note}", style="dim")
+        for call, job in zip(called, jobs, strict=True)
+        if job.note
+    ]
+    space = [Text()] if notes else []
+    return Group(plain_table(columns, rows, folded=("job",)), *space, *notes)
 
 
 def _since(job: JobEntry, now: float) -> str:
-    """How long a job waits, runs, or has ended."""
-    from spotlight.report.formatting import duration
-
-    if job.ended_at is not None:
-        return f"{duration(max(0.0, now - job.ended_at))} ago"
-    return duration(max(0.0, now - (job.began_at or job.submitted_at)))
+    """How long a job waits, runs, or has ended, in the largest unit of which it is one at least."""
+    began = job.ended_at or job.began_at or job.submitted_at
+    seconds = max(0.0, now - began)
+    for name, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {name}"
+    return f"{seconds:.0f} s"

@@ -9,11 +9,17 @@ from rich.table import Table
 from rich.text import Text
 
 
-def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Cells are text, and never read as markup; long ones go on in the next line."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def plain_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, folded: Sequence[str]
+) -> Table:
+    """Cells are text, and never read as markup.
+
+    Args:
+        folded: the columns that go on in the next line where the terminal is too narrow.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column not in folded)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

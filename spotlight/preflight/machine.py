@@ -68,6 +68,7 @@ class TorchFacts(msgspec.Struct, frozen=True):
     """What torch says of itself and of this machine, in a process that has loaded it."""
 
     version: str
+    """The version of torch; empty if it cannot be loaded."""
     built_for: str
     """The version of CUDA (or HIP) that it was built for; empty for a build without."""
     gpus: tuple[Gpu, ...] = ()
@@ -134,7 +135,11 @@ def torch_finding(facts: TorchFacts | None, *, has_device: bool) -> Finding:
         has_device: whether the system has a device of an NVIDIA GPU.
     """
     if facts is None:
-        return Finding("torch", "warn", "not there: no worker can run here")
+        return Finding(
+            "torch", "warn", "not there: no worker can run here", how_to_install("worker")
+        )
+    if not facts.version:
+        return Finding("torch", "fail", facts.problem, "install it anew; no worker can run here")
     built = f"CUDA {facts.built_for}" if facts.built_for else "no GPU support"
     said = f"{facts.version}, built with {built}"
     if facts.gpus:
@@ -219,9 +224,9 @@ def _torch_facts() -> TorchFacts | None:
         return msgspec.json.decode(done.stdout, type=TorchFacts)
     except subprocess.CalledProcessError as error:
         last = error.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        return TorchFacts("(cannot be loaded)", "", problem="".join(last))
-    except (subprocess.TimeoutExpired, msgspec.DecodeError) as error:
-        return TorchFacts("(cannot be asked)", "", problem=str(error))
+        return TorchFacts("", "", problem=f"cannot be loaded: {''.join(last)}")
+    except subprocess.TimeoutExpired:
+        return TorchFacts("", "", problem=f"is not loaded within {_TORCH_LIMIT_S:.0f} s")
 
 
 def _has_gpu_device() -> bool:

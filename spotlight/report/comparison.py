@@ -85,6 +85,14 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(mean, len(values), _quantile(len(values) - 1) * error)
 
 
+def spaced(iterations: Sequence[int], most: int) -> list[int]:
+    """At most so many of these iterations, evenly apart, the first and the last among them."""
+    if len(iterations) <= most:
+        return list(iterations)
+    step = (len(iterations) - 1) / (most - 1)
+    return [iterations[round(step * index)] for index in range(most)]
+
+
 def _variant(label: str, runs: Sequence[RunHistory]) -> Variant:
     reward = [
         {one.iteration: one.reward_mean for one in run.iterations if one.reward_mean is not None}

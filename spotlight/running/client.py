@@ -39,7 +39,13 @@ from spotlight.actors.protocol.door import (
 )
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.errors import ConsentMissing, NoSuchJob, NoSuchNode, NotAllowed, RequestRefused
+from spotlight.errors import (
+    ConsentMissing,
+    NotAllowed,
+    RequestRefused,
+    UnknownJob,
+    UnknownNode,
+)
 from spotlight.jobs import JobSpec
 from spotlight.join_token import JoinToken
 from spotlight.running.join_option import transport_of
@@ -87,7 +93,7 @@ class CoordinatorClient:
 
     async def status(self, job: str = "", *, timeout_s: float = _LIMIT_S) -> JobStatus:
         """How a job is now, by its id or name; without one, that which runs for the longest, or
-        else that which ended last. Raises `NoSuchJob`."""
+        else that which ended last. Raises `UnknownJob`."""
         return await self._ask_of_job(GetStatus(job), timeout_s)
 
     async def cancel(
@@ -98,11 +104,11 @@ class CoordinatorClient:
         timeout_s: float = _LIMIT_S,
     ) -> JobStatus:
         """End a job, by its id or name; without one, the only one that has not ended. Returns the
-        status before. Raises `NoSuchJob`, and `RequestRefused` for that of somebody else."""
+        status before. Raises `UnknownJob`, and `RequestRefused` for that of somebody else."""
         return await self._ask_of_job(CancelJob(job, reason), timeout_s)
 
     async def preempt(self, node: str, notice_s: float, *, cancel: bool, yes: bool = False) -> None:
-        """Give a node notice. Raises `NoSuchNode`, and `ConsentMissing` if a job could not train
+        """Give a node notice. Raises `UnknownNode`, and `ConsentMissing` if a job could not train
         then and `yes` does not say that this is meant."""
         await self._ask_of_node(PreemptNode(node, notice_s, cancel, yes))
 
@@ -151,7 +157,7 @@ class CoordinatorClient:
     async def _ask_of_job(self, message: GetStatus | CancelJob, timeout_s: float) -> JobStatus:
         answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
         if isinstance(answer, JobUnknown):
-            raise NoSuchJob(answer.reason)
+            raise UnknownJob(answer.reason)
         if isinstance(answer, CancelRefused):
             raise RequestRefused(answer.reason)
         assert isinstance(answer, JobStatus)
@@ -161,7 +167,7 @@ class CoordinatorClient:
         answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
         if isinstance(answer, NodeUnknown):
             there = ", ".join(answer.nodes) or "none"
-            raise NoSuchNode(f"there is no node `{message.node}`; there are: {there}")
+            raise UnknownNode(f"there is no node `{message.node}`; there are: {there}")
         if isinstance(answer, ConsentNeeded):
             raise ConsentMissing(answer.reason)
         assert isinstance(answer, Acknowledged)
