@@ -17,14 +17,14 @@ from spotlight.errors import SpotlightError
 if TYPE_CHECKING:
     from spotlight.running.client import CoordinatorClient
 
-_LIMIT_S = 2.0
+LIMIT_S = 2.0
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
     """Names of jobs and sessions that begin like this."""
 
     async def names(client: CoordinatorClient) -> list[str]:
-        return [job.name for job in (await client.jobs(timeout_s=_LIMIT_S)).jobs]
+        return [job.name for job in (await client.jobs(timeout_s=LIMIT_S)).jobs]
 
     return _offered(context, incomplete, names)
 
@@ -44,7 +44,7 @@ def _offered(
     names: Callable[[CoordinatorClient], Coroutine[Any, Any, list[str]]],
 ) -> list[str]:
     async def in_time(client: CoordinatorClient) -> list[str]:
-        async with asyncio.timeout(_LIMIT_S):
+        async with asyncio.timeout(LIMIT_S):
             return await names(client)
 
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spotlight.cli.reaching import asking
-from spotlight.errors import UserError
+from spotlight.errors import UnknownJob, UserError
 from spotlight.running.run_names import LAST, find_run
 from spotlight.store.run_folder import is_run
 
@@ -24,7 +24,7 @@ def choose_run(name: str, join: str) -> Path:
     try:
         status = asking(join, lambda client: client.status(name))
     except UserError as error:
-        raise UserError(
+        raise UnknownJob(
             f"`{name}` is no run folder, and no run below `runs` in this folder; as a job: {error}"
         ) from error
     folder = Path(status.run_folder)

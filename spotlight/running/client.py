@@ -193,14 +193,6 @@ async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
         await system.aclose()
 
 
-async def submit_job(
-    join: JoinToken, job: JobSpec, run_folder: str, *, resume: bool
-) -> JobAccepted:
-    """One submission."""
-    async with connect(join) as client:
-        return await client.submit(job, run_folder, resume=resume)
-
-
 async def get_status(join: JoinToken) -> JobStatus:
     """One look."""
     async with connect(join) as client:
@@ -211,17 +203,3 @@ async def end_of_token(join: JoinToken) -> str:
     """How a token has ended, in a line that says what to do; empty if it has not."""
     async with connect(join) as client:
         return await client.end_of(join)
-
-
-async def make_token(
-    join: JoinToken, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float
-) -> str:
-    """One join token."""
-    async with connect(join) as client:
-        return await client.new_token(role, pool, uses, ttl_s)
-
-
-async def get_guests(join: JoinToken) -> GuestList:
-    """One look at the door."""
-    async with connect(join) as client:
-        return await client.guests()

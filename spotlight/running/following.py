@@ -11,7 +11,7 @@ from spotlight.errors import ActorError, NotAdmitted, NotAllowed, OtherVersion, 
 from spotlight.running.client import CoordinatorClient
 from spotlight.running.local_run import Observer
 
-_POLL_S = 0.5
+POLL_S = 0.5
 _CALL_LIMIT_S = 2.0
 _SILENCE_S = 5.0
 """The user is told when the coordinator has not answered for so long."""
@@ -33,7 +33,7 @@ async def follow(client: CoordinatorClient, job: str, observer: Observer) -> Job
         await observer.progress(status)
         if status.outcome:
             return status
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(POLL_S)
         try:
             status = await client.status(status.id or job, timeout_s=_CALL_LIMIT_S)
         except _FINAL:
