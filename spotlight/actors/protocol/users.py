@@ -201,7 +201,8 @@ class JobStatus(Message, frozen=True):
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with trackers and workers: each names one, and says why it does not work."""
+    """What is wrong with trackers, exploration, the disk and workers: each names one, and says why
+    it does not work."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "job", "phase", "reason", "note", "troubles", most=LONGEST_ERROR)
