@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _FEWEST = 2
 _DRAWN = 4
-"""So many curves fit side by side into 80 columns."""
+"""This many curves fit side by side into 80 columns."""
 _SHOWN_POINTS = 10
 
 

@@ -61,7 +61,7 @@ class Gpu(msgspec.Struct, frozen=True):
 
     name: str
     nbytes: int
-    """Its memory."""
+    """Bytes of its memory."""
 
 
 class TorchFacts(msgspec.Struct, frozen=True):

@@ -48,12 +48,12 @@ class Variant(msgspec.Struct, frozen=True):
     label: str
     """What it sets otherwise than the others, such as `training.learning_rate=0.0001`."""
     runs: tuple[str, ...]
-    """Their folders."""
+    """The folders of these runs."""
     seeds: tuple[int, ...]
     iterations: int
     """How many the run with the fewest has done."""
     seconds: Estimate | None
-    """Run time."""
+    """How long they ran, in seconds of run time."""
     reward: tuple[Point, ...]
     """Mean reward of the samples of each iteration."""
     validation: tuple[Point, ...]

@@ -106,7 +106,7 @@ class JobEntry(Record, frozen=True):
     iteration: int = 0
     iterations: int = 0
     nodes: int = 0
-    """So many nodes work for it."""
+    """How many nodes work for it."""
     note: str = ""
     """What it waits for, or why it ended as it did."""
 
