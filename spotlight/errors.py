@@ -11,6 +11,7 @@ SpotlightError
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder belongs to another job, is full, or not writable
 │   │   └── JournalError      the journal is damaged, of another job, or could not be written
+│   │       └── JournalUnwritable     the disk refuses to read or write it
 │   ├── MirrorError           a copy of a run in object storage cannot be written, or is damaged
 │   ├── WeightsRefused        a publication does not fit the model, or an earlier publication
 │   ├── VersionGone           a requested weights version is no longer kept
@@ -120,6 +121,15 @@ class RunFolderError(UserError):
 class JournalError(RunFolderError):
     """The journal is damaged, belongs to another job or format, is in use, or could not be
     written."""
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem = problem
+        """What is wrong, without what to do about it: that differs by what the journal is of."""
+
+
+class JournalUnwritable(JournalError):
+    """The disk refuses to read or write the journal: it may be full."""
 
 
 class MirrorError(UserError):

@@ -116,6 +116,10 @@ class KeyRing:
             return HIGHEST_PRIORITY
         return self._book.highest_priority(key_of(address), self._clock())
 
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
     def knows(self, join: JoinToken) -> bool:
         """Whether a user's token was made here and has not ended, and leads here."""
         passport = self._book.passport(join.keys.public, self._clock())

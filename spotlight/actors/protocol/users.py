@@ -8,12 +8,11 @@ from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
+from spotlight.types import JobKind, JobState, Record, WorkerState
 from spotlight.types import Priority as Priority
-from spotlight.types import Record, WorkerState
 from spotlight.types import Weight as Weight
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
-JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
 
 
 class SubmitJob(Message, frozen=True):
@@ -27,7 +26,7 @@ class SubmitJob(Message, frozen=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The job is in the queue, whatever happens to the coordinator; its files are in
+    """The job is in the queue, whatever happens to the coordinator, with its files in
     `run_folder`."""
 
     job_id: str
@@ -91,7 +90,7 @@ class JobEntry(Record, frozen=True):
 
     id: str
     name: str
-    kind: Literal["job", "session"]
+    kind: JobKind
     owner: str
     """This is the id of a submitter's join token, or the operators'."""
     state: JobState
