@@ -8,7 +8,6 @@ import typer
 
 from spotlight.cli.options import JoinOption, JsonOption, NodeArgument, YesOption
 from spotlight.cli.reaching import asking
-from spotlight.errors import ConsentMissing
 from spotlight.policies.departure import LONGEST_NOTICE_S
 
 if TYPE_CHECKING:
@@ -61,19 +60,13 @@ def preempt(
     join: JoinOption = "",
 ) -> None:
     """Give a node notice, as its cloud would: it gives its work back and leaves."""
-    try:
-        asking(join, lambda client: client.preempt(node, notice, cancel=cancel, yes=yes))
-    except ConsentMissing as error:
-        raise _with_advice(error) from error
+    asking(join, lambda client: client.preempt(node, notice, cancel=cancel, yes=yes))
     typer.echo(f"{node}: " + ("notice withdrawn" if cancel else f"notice of {notice:g} s given"))
 
 
 def drain(node: NodeArgument, yes: YesOption = False, join: JoinOption = "") -> None:
     """Have a node give its work back and take no more, until `undrain`; it stays there."""
-    try:
-        asking(join, lambda client: client.drain(node, cancel=False, yes=yes))
-    except ConsentMissing as error:
-        raise _with_advice(error) from error
+    asking(join, lambda client: client.drain(node, cancel=False, yes=yes))
     typer.echo(f"{node}: takes no more work; give it some again with: spotlight undrain {node}")
 
 
@@ -81,7 +74,3 @@ def undrain(node: NodeArgument, join: JoinOption = "") -> None:
     """Give a node work again that was drained."""
     asking(join, lambda client: client.drain(node, cancel=True))
     typer.echo(f"{node}: takes work again")
-
-
-def _with_advice(error: ConsentMissing) -> ConsentMissing:
-    return ConsentMissing(f"{error}; nothing was done, and --yes does it all the same")

@@ -30,7 +30,7 @@ class TimeLeft:
         elif self._newest is not None and done > self._newest:
             self._ends.append((done, now))
         self._newest = done
-        if status.outcome or not status.iterations or not done:
+        if status.outcome or not 0 < done < status.iterations:
             return None
         if len(self._ends) < 2:
             return now / done * (status.iterations - done)

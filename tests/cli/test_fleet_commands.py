@@ -61,10 +61,10 @@ def test_a_node_is_told_what_to_do(
 def test_what_stops_a_job_is_asked_for_twice(
     coordinator: Coordinator, spotlight: Any, verb: str
 ) -> None:
-    coordinator.error = ConsentMissing("a is the last node on which `signs` trains")
+    coordinator.error = ConsentMissing("without a `signs` cannot train; say --yes to go ahead")
     code, out, err = spotlight(verb, "a")
     assert (code, out) == (5, "")
-    assert "the last node on which `signs` trains; nothing was done, and --yes does it" in err
+    assert "without a `signs` cannot train; say --yes to go ahead" in err
     assert len(err.splitlines()) == 1
 
 
