@@ -284,7 +284,7 @@ async def _notice(
 ) -> bool:
     """A user's word; the coordinator may be away, or not know the node."""
     try:
-        await client.preempt(node, notice_s, cancel=cancel)
+        await client.preempt(node, notice_s, cancel=cancel, yes=True)
     except (ActorError, RequestRefused):
         return False
     return True
