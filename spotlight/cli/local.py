@@ -18,6 +18,7 @@ from spotlight.cli.plan import plan_lines
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
+from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
 from spotlight.process_start import NOTICE_SIGNALS
@@ -48,7 +49,7 @@ def run_locally(
     console = Console()
     if resume is not None:
         folder = resume.resolve()
-        job = read_config(folder)
+        job = job_with(read_config(folder), changes)
     else:
         assert job_path is not None
         job = read_job(job_path, changes)
@@ -59,7 +60,7 @@ def run_locally(
     plan = plan_lines(job, files, folder)
     make_log_folder(folder / "logs")
     console.print(plan)
-    return run(_run(job, folder, places, resume is not None, console))
+    return run(_run(job, folder, places, None if resume is None else changes, console))
 
 
 def local_places(
@@ -84,8 +85,13 @@ def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:
 
 
 async def _run(
-    job: JobSpec, folder: Path, places: LocalPlaces, resume: bool, console: Console
+    job: JobSpec,
+    folder: Path,
+    places: LocalPlaces,
+    changes: Sequence[str] | None,
+    console: Console,
 ) -> int:
+    """`changes` are those of a run that goes on; None: it is a new one."""
     stop = StopWish()
     loop = asyncio.get_running_loop()
     for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
@@ -94,7 +100,15 @@ async def _run(
         loop.add_signal_handler(number, stop.wish, f"{number.name}: this machine will be taken")
     with Live(console=console, auto_refresh=False, transient=True) as live:
         view = _View(console, live)
-        last = await run_local_job(job, folder, view, stop, places=places, resume=resume)
+        last = await run_local_job(
+            job,
+            folder,
+            view,
+            stop,
+            places=places,
+            resume=changes is not None,
+            changes=changes or (),
+        )
     if last is None:
         last = _broken_off(folder, console)
     _say_how_it_ended(last, folder, console)

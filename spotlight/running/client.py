@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from spotlight.actors.protocol import (
@@ -56,9 +56,12 @@ class CoordinatorClient:
         self._coordinator = coordinator
         self._door = system.well_known(coordinator.address, "door")
 
-    async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
-        """Start a job; raises `RequestRefused` with the coordinator's reason."""
-        message = SubmitJob(job, run_folder, resume)
+    async def submit(
+        self, job: JobSpec, run_folder: str, *, resume: bool, changes: Sequence[str] = ()
+    ) -> JobAccepted:
+        """Start a job, or go on with a run, whose job has `changes` then; raises `RequestRefused`
+        with the coordinator's reason."""
+        message = SubmitJob(job, run_folder, resume, changes=tuple(changes))
         answer = await self._system.ask(self._coordinator, message, timeout_s=self._submit_limit_s)
         if isinstance(answer, JobRefused):
             raise RequestRefused(answer.reason)
@@ -148,11 +151,11 @@ async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
 
 
 async def submit_job(
-    join: JoinToken, job: JobSpec, run_folder: str, *, resume: bool
+    join: JoinToken, job: JobSpec, run_folder: str, *, resume: bool, changes: Sequence[str] = ()
 ) -> JobAccepted:
     """One submission."""
     async with connect(join) as client:
-        return await client.submit(job, run_folder, resume=resume)
+        return await client.submit(job, run_folder, resume=resume, changes=changes)
 
 
 async def get_status(join: JoinToken) -> JobStatus:

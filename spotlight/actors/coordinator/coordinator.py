@@ -43,7 +43,11 @@ from spotlight.actors.coordinator.submissions import (
     read_session_files,
     read_submission,
 )
-from spotlight.actors.coordinator.tenant.job_journal import identify, require_same_prompts
+from spotlight.actors.coordinator.tenant.job_journal import (
+    begin_segment,
+    identify,
+    require_same_prompts,
+)
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.protocol import (
     Acknowledged,
@@ -228,7 +232,7 @@ class Coordinator(Actor):
                 lambda: read_submission(message, self._runs, self._permissions)
             )
             if message.resume:
-                folder, _ = RunFolder.reopen(submission.run_folder, message.job)
+                folder, _ = RunFolder.reopen(submission.run_folder, message.job, message.changes)
             else:
                 folder = RunFolder.create(submission.run_folder, submission.job)
             return await self._begin(folder, submission, user=user, came_back=False)
@@ -361,6 +365,7 @@ class Coordinator(Actor):
                     " can go on with it"
                 )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
+            begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
         log.info(
             "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)

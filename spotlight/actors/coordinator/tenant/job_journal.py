@@ -28,7 +28,7 @@ from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
-from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
+from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, RequestId, RequestKind
 
@@ -41,6 +41,8 @@ TERM_BITS = 32
 _REQUESTS = "request/"
 MADE_AGAIN = (_REQUESTS, "published/")
 """Beginnings of the records that mean nothing without the stores that they lead to."""
+_BEFORE_LAST = "before_last"
+"""The record of how the last iteration of a run began, which is over: see `begin_segment`."""
 _OF_PROMPT, _OF_CATEGORY = "known/prompt/", "known/category/"
 
 
@@ -265,9 +267,15 @@ class JobJournal:
         """An iteration begins."""
         self._write({f"{PROGRESS}{progress.completed:06d}": _encode(progress)})
 
-    def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
+    def save_checkpoint(
+        self,
+        checkpoint: Checkpoint,
+        validated: tuple[int, ...],
+        before_last: SavedProgress | None = None,
+    ) -> None:
         """Lost trainers begin again here, with these versions on record; earlier progress is not
-        needed, and what it taught is moved to where it is found prompt by prompt.
+        needed, and what it taught is moved to where it is found prompt by prompt. `before_last`:
+        how the last iteration of the run began, if a longer run is to do it again.
         """
         progress = self.progress()
         changes: dict[str, bytes | None] = dict.fromkeys(
@@ -281,6 +289,7 @@ class JobJournal:
         changes |= {_OF_PROMPT + key: _encode(each) for key, each in taught.prompts.items()}
         changes |= {_OF_CATEGORY + key: _encode(each) for key, each in taught.categories.items()}
         log.debug("checkpoint_saved", completed=checkpoint.completed, validated=validated)
+        changes[_BEFORE_LAST] = None if before_last is None else _encode(before_last)
         self._write({**changes, "checkpoint": _encode(checkpoint)})
 
     def save_publication(self, offer: WeightsOffer, keep: set[int]) -> None:
@@ -351,6 +360,28 @@ def identify(journal: Journal, name: str, rng: random.Random, owner: str) -> Ide
     identity = Identity(job_id, token, sorts_prompts=False, owner=owner)
     journal.write({"identity": _encode(identity)})
     return identity
+
+
+def begin_segment(folder: RunFolder, iterations: int) -> None:
+    """A run begins, or goes on, with the job that its folder was opened with, of so many
+    iterations. A run that is to get longer than it was goes on before its last iteration, so that
+    it explores for the one after that, as if it had been as long from the start."""
+    journal = folder.journal
+    if journal.get(_BEFORE_LAST) is not None:
+        before = _decode(journal, _BEFORE_LAST, SavedProgress)
+        completed = before.completed
+        if iterations > completed + 1:
+            checkpoint = Checkpoint(completed, checkpoint_path(completed))
+            journal.write(
+                {
+                    f"{PROGRESS}{completed + 1:06d}": None,
+                    f"{PROGRESS}{completed:06d}": _encode(before),
+                    "checkpoint": _encode(checkpoint) if completed else None,
+                    _BEFORE_LAST: None,
+                    RECORDS_AHEAD: b"",
+                }
+            )
+    folder.begin_segment()
 
 
 def require_same_prompts(journal: Journal, digests: Mapping[str, str]) -> None:
