@@ -21,6 +21,7 @@ from spotlight.jobs import JobSpec
 from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
+from spotlight.preflight.starts import find_start
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.report.metrics import read_run, summarise
 from spotlight.report.rendering import write_report
@@ -55,6 +56,8 @@ def run_locally(
         job = read_job(job_path, changes)
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
+        if job.model.start:
+            find_start(job.model)
     files = check(job, run_folder=folder, permissions=places.permissions)
     check_store(job, files, places.store)
     plan = plan_lines(job, files, folder)

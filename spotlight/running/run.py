@@ -17,6 +17,7 @@ from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, load_job
 from spotlight.jobs.resuming import job_with
 from spotlight.preflight.checks import check, check_store
+from spotlight.preflight.starts import find_start
 from spotlight.record.run_events import CallbackTrouble
 from spotlight.report.metrics import read_run, summarise
 from spotlight.running.local_cluster import LocalPlaces
@@ -212,6 +213,8 @@ def _prepare(
         wanted = Path(run_folder) if run_folder else next_run_folder(Path("runs"), spec.name)
         folder = wanted.resolve()
         check_new_folder(folder)
+        if spec.model.start:
+            find_start(spec.model)
     check_store(spec, check(spec, run_folder=folder), store)
     make_log_folder(folder / "logs")
     return spec, folder

@@ -48,6 +48,7 @@ from spotlight.store.segments import (
     begun_at,
     changes_of,
     config_name,
+    job_of,
     next_segment,
     records_of,
     segments_of,
@@ -158,7 +159,7 @@ class RunFolder:
         with _explaining(self.path):
             for number, each in enumerate(before, start=1):
                 stamp = Stamp(version=each.version, run=self.journal.owner)
-                text = job_to_yaml(job_from_data(dict(each.job)), stamp)
+                text = job_to_yaml(job_of(each), stamp)
                 replace_file(self.path / config_name(number), text.encode())
             if before:
                 stamp = Stamp(version=__version__, run=self.journal.owner)

@@ -51,11 +51,10 @@ def next_segment(
 ) -> list[Segment] | None:
     """The segments with the one that a job begins at an iteration; None if it goes on with the
     last one."""
-    data = msgspec.to_builtins(job)
-    last = found[-1] if found else None
-    if last is not None and not source and (last.job, last.version) == (data, __version__):
+    last = found[-1] if found and not source else None
+    if last is not None and (job_of(last), last.version) == (job, __version__):
         return None
-    return [*found, Segment(first, data, __version__, source)]
+    return [*found, Segment(first, msgspec.to_builtins(job), __version__, source)]
 
 
 def begun_at(found: list[Segment], completed: int) -> list[Segment]:
@@ -76,7 +75,7 @@ def records_of(found: list[Segment]) -> dict[str, bytes]:
 
 def changes_of(before: Segment, after: Segment) -> tuple[str, ...]:
     """What a segment says otherwise than the one before it, a field each."""
-    return tuple(map(str, differences(_job_of(before), _job_of(after))))
+    return tuple(map(str, differences(job_of(before), job_of(after))))
 
 
 def config_name(number: int) -> str:
@@ -84,14 +83,15 @@ def config_name(number: int) -> str:
     return f"config-{number:03d}.yaml"
 
 
-def _job_of(segment: Segment) -> JobSpec:
+def job_of(segment: Segment) -> JobSpec:
+    """The job of a segment."""
     return job_from_data(dict(segment.job))
 
 
 def _decoded(journal: Journal, key: str) -> Segment:
     try:
         segment = msgspec.json.decode(journal.get(key) or b"", type=Segment)
-        _job_of(segment)
+        job_of(segment)
     except (msgspec.MsgspecError, JobError) as error:
         raise JournalError(
             f"{journal.path}: the job of a segment of the run ({key}) cannot be read ({error});"
