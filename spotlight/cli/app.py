@@ -16,12 +16,14 @@ from typing import Annotated
 import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
+from spotlight.cli import going_on
 from spotlight.cli.door import nodes, revoke, token
 from spotlight.cli.lines import one_line
 from spotlight.cli.options import (
     JoinOption,
     MirrorOption,
     RewardSecretOption,
+    SetOption,
     StoreOption,
     VersionOption,
 )
@@ -41,6 +43,8 @@ app = typer.Typer(
 app.add_typer(token, name="token")
 app.command()(revoke)
 app.command()(nodes)
+app.command()(going_on.resume)
+app.command()(going_on.fork)
 
 
 @app.callback()
@@ -60,21 +64,12 @@ def main() -> None:
             sys.exit(error.exit_code)
 
 
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="PATH=VALUE",
-        help="Change a field of the job file, such as sampler.steps=12; may be given repeatedly.",
-    ),
-]
-
-
 @app.command()
 def run(
     job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
     resume: Annotated[
-        Path | None, typer.Option("--resume", help="Continue the run in this folder.")
+        Path | None,
+        typer.Option("--resume", help="Go on with the run in this folder; --set changes its job."),
     ] = None,
     run_folder: Annotated[
         Path | None,
@@ -193,18 +188,16 @@ def submit(
     changes: SetOption = None,
     join: JoinOption = "",
 ) -> None:
-    """Submit a job to a running coordinator, or have it continue an interrupted one."""
+    """Submit a job to a running coordinator, or have it go on with a run as `resume` does."""
     from spotlight.cli.job_files import read_job
     from spotlight.running.client import submit_job
-    from spotlight.store.run_folder import read_config
 
     _check_choice(job, resume, run_folder, changes)
-    spec = read_job(job, changes or ()) if job is not None else read_config(resume or Path())
-    folder = resume or run_folder
-    place = str(folder.resolve()) if folder else ""
-    accepted = reaching(
-        join, lambda token: submit_job(token, spec, place, resume=resume is not None)
-    )
+    if job is None:
+        return going_on.resume(resume or Path(), changes, join)
+    spec = read_job(job, changes or ())
+    place = str(run_folder.resolve()) if run_folder else ""
+    accepted = reaching(join, lambda token: submit_job(token, spec, place, resume=False))
     typer.echo(f"submitted `{spec.name}`; its files are in {accepted.run_folder}")
 
 
@@ -272,7 +265,10 @@ def export(
     ] = "best",
     format: Annotated[
         ExportFormat,
-        typer.Option(help="Library that loads it: diffusers, or (adapters only) peft."),
+        typer.Option(
+            help="Who loads it: diffusers, (adapters only) peft, or as a whole pipeline both"
+            " diffusers and `model.checkpoint` of a job."
+        ),
     ] = "diffusers",
     to: Annotated[Path | None, typer.Option(help="A new folder; default RUN/exports/....")] = None,
 ) -> None:
@@ -336,11 +332,6 @@ def _check_choice(
 ) -> None:
     if (job is None) == (resume is None):
         raise UserError("give either a job file or --resume RUN")
-    if resume is not None and changes:
-        raise UserError(
-            "--set: a run that is resumed keeps its job; leave it out, or give a job file instead"
-            " of --resume"
-        )
     if resume is not None and run_folder is not None:
         raise UserError(
             "--run-folder: a run that is resumed stays in its folder; leave it out, or give a job"

@@ -18,7 +18,6 @@ from spotlight.cli.plan import plan_lines
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
-from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
 from spotlight.preflight.starts import find_start
@@ -34,7 +33,7 @@ from spotlight.running.local_run import (
 )
 from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
-from spotlight.store.run_folder import next_run_folder, read_config
+from spotlight.store.run_folder import next_run_folder, read_continued
 
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
@@ -50,7 +49,7 @@ def run_locally(
     console = Console()
     if resume is not None:
         folder = resume.resolve()
-        job = job_with(read_config(folder), changes)
+        job = read_continued(folder, changes)
     else:
         assert job_path is not None
         job = read_job(job_path, changes)

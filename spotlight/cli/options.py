@@ -59,3 +59,12 @@ VersionOption = Annotated[
     bool,
     typer.Option("--version", callback=_say_version, is_eager=True, help="Print the version."),
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a field of the job, such as training.learning_rate=1e-4; may be given"
+        " repeatedly.",
+    ),
+]

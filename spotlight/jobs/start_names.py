@@ -17,7 +17,7 @@ class StartName(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> StartName:
-        """`PATH`, `PATH@best`, `PATH@last` or `PATH@ITERATION`; a path may have an `@` of its own."""
+        """`PATH`, `PATH@best`, `PATH@last` or `PATH@ITERATION`; a path may have an `@`, too."""
         path, _, end = text.rpartition("@")
         if path and (end in ("best", "last") or (end.isascii() and end.isdecimal())):
             which: Which = "best" if end == "best" else "last" if end == "last" else int(end)

@@ -15,7 +15,6 @@ from spotlight.actors.protocol import JobStatus, Outcome
 from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, load_job
-from spotlight.jobs.resuming import job_with
 from spotlight.preflight.checks import check, check_store
 from spotlight.preflight.starts import find_start
 from spotlight.record.run_events import CallbackTrouble
@@ -31,7 +30,7 @@ from spotlight.running.loop_thread import LoopThread
 from spotlight.running.record_follower import RecordFollower
 from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
-from spotlight.store.run_folder import next_run_folder, read_config
+from spotlight.store.run_folder import next_run_folder, read_continued
 from spotlight.trackers import Callback, CallbackThread, NamedCallback
 
 AnyPath = str | os.PathLike[str]
@@ -202,7 +201,7 @@ def _prepare(
         raise UserError("changes: are for a run that goes on; write them into the job")
     if resume is not None:
         folder = Path(resume).resolve()
-        spec = job_with(read_config(folder), changes)
+        spec = read_continued(folder, changes)
     else:
         if isinstance(job, JobSpec):
             spec = job_from_data(msgspec.to_builtins(job))  # checks it, as a file is

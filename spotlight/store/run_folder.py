@@ -101,7 +101,7 @@ class RunFolder:
         if born is None:
             _require_unedited(path, self.journal)
         _require_same(path, born or saved or job, job)
-        _require_not_done(path, self.journal, job)
+        _require_not_done(path, known_iterations(self.journal), job)
         self.journal.begin({JOB: msgspec.json.encode(saved or job)} if born is None else {})
         _drop_torn_line(path / "events.jsonl")
         self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
@@ -354,6 +354,16 @@ def validations_of(run: Path) -> list[ValidationMetrics]:
     return [record for record in _metrics_of(run) if isinstance(record, ValidationMetrics)]
 
 
+def metrics_until(run: Path, completed: int) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl as they stand there, up to so many iterations."""
+    metrics = run / "metrics.jsonl"
+    with _explaining(metrics), _decoding(metrics):
+        lines = _whole_lines(metrics) if metrics.exists() else []
+        return [
+            json.loads(line) for line in lines if _is_kept(line, completed, range(completed + 1))
+        ]
+
+
 def _metrics_of(run: Path) -> list[IterationMetrics | ValidationMetrics]:
     metrics = run / "metrics.jsonl"
     with _explaining(metrics), _decoding(metrics):
@@ -368,6 +378,18 @@ def read_config(path: Path) -> JobSpec:
         return parse_job(read_config_text(path), source=str(config))
     except JobError as error:
         raise RunFolderError(f"{config} cannot be used: {error}") from error
+
+
+def read_continued(path: Path, changes: Sequence[str]) -> JobSpec:
+    """The job that the run in a folder goes on with: its own with `changes`, each `path=value`.
+
+    Raises `RunFolderError` if it is no run folder, or has done more than that job asks for, and
+    `JobError` for a change that cannot be made.
+    """
+    job = job_with(read_config(path), changes)
+    iterations = [one for one in _metrics_of(path) if isinstance(one, IterationMetrics)]
+    _require_not_done(path, max((one.iteration + 1 for one in iterations), default=0), job)
+    return job
 
 
 def read_config_text(path: Path) -> str:
@@ -515,9 +537,8 @@ def _require_unedited(path: Path, journal: Journal) -> None:
         )
 
 
-def _require_not_done(path: Path, journal: Journal, job: JobSpec) -> None:
+def _require_not_done(path: Path, done: int, job: JobSpec) -> None:
     """Raise `RunFolderError` if the run has done more iterations than the job has."""
-    done = known_iterations(journal)
     if job.iterations < done:
         raise RunFolderError(
             f"{path}: {done} iterations are done, so `iterations` cannot become {job.iterations};"

@@ -19,8 +19,10 @@ import structlog
 
 from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.tenant.rank import Rank
+from spotlight.actors.coordinator.tenant.request_plans import unexplored
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
+from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, Gain
@@ -382,6 +384,43 @@ def begin_segment(folder: RunFolder, iterations: int) -> None:
                 }
             )
     folder.begin_segment()
+
+
+def forked(
+    source: Journal, job: JobSpec, completed: int, validated: tuple[int, ...], rng: random.Random
+) -> dict[str, bytes]:
+    """What a new run has on record that begins where another one stood after so many iterations.
+
+    Args:
+        source: the journal of the other one.
+        validated: weights versions on record by then.
+        rng: source of its name and token.
+    """
+    identity = _decode(source, "identity", Identity)
+    job_id, token = f"{job.name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}"
+    own = msgspec.structs.replace(identity, job_id=job_id, token=token)
+    records = {"identity": _encode(own), "prompts": source.get("prompts") or b"{}"}
+    progress = _progress_at(source, completed)
+    if progress is None:
+        progress = SavedProgress(completed, unexplored(job, completed), ())
+    else:
+        known = (_OF_PROMPT, _OF_CATEGORY)
+        records |= {key: body for prefix in known for key, body in source.items(prefix)}
+    progress = msgspec.structs.replace(progress, validated=validated)
+    records[f"{PROGRESS}{completed:06d}"] = _encode(progress)
+    if completed:
+        records["checkpoint"] = _encode(Checkpoint(completed, checkpoint_path(completed)))
+    return records
+
+
+def _progress_at(journal: Journal, completed: int) -> SavedProgress | None:
+    """With what a run went on after so many iterations, if that can be told from its journal."""
+    for key in (_BEFORE_LAST, f"{PROGRESS}{completed:06d}"):
+        if journal.get(key) is not None:
+            progress = _decode(journal, key, SavedProgress)
+            if progress.completed == completed:
+                return progress
+    return None
 
 
 def require_same_prompts(journal: Journal, digests: Mapping[str, str]) -> None:
