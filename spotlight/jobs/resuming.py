@@ -64,7 +64,8 @@ def job_with(job: JobSpec, changes: Sequence[str]) -> JobSpec:
     made, or that a run may not have."""
     if not changes:
         return job
-    now = job_from_data(changed(msgspec.to_builtins(job), changes, job_paths()))
+    data = msgspec.json.decode(msgspec.json.encode(job))  # as a file has it: lists, not tuples
+    now = job_from_data(changed(data, changes, job_paths()))
     refused = changed_field(job, now)
     if refused is not None:
         raise JobError(
