@@ -12,7 +12,7 @@ import msgspec
 SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
-ExportFormat = Literal["diffusers", "peft"]
+ExportFormat = Literal["diffusers", "peft", "pipeline"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"

@@ -16,7 +16,7 @@ from spotlight.cli.comparing import compare, report
 from spotlight.cli.doctor import doctor, version
 from spotlight.cli.door import revoke, token
 from spotlight.cli.fleet import drain, nodes, preempt, undrain
-from spotlight.cli.going_on import export
+from spotlight.cli.going_on import export, fork, resume
 from spotlight.cli.jobs import cancel, list_jobs, status, submit
 from spotlight.cli.lines import one_line
 from spotlight.cli.on_this_machine import chaos, init, plan, restore, run
@@ -29,8 +29,8 @@ from spotlight.process_start import outlive_notices, standard_streams
 
 _PANELS = {
     "Begin, on this machine": (init, plan, run, restore),
-    "Jobs of a coordinator": (submit, sweep, list_jobs, status, watch, logs, cancel),
-    "Results": (report, compare, export),
+    "Jobs of a coordinator": (submit, resume, sweep, list_jobs, status, watch, logs, cancel),
+    "Results": (report, compare, fork, export),
     "Nodes and people of a coordinator": (nodes, drain, undrain, preempt, revoke),
     "Other": (doctor, serve_reward, chaos, version),
 }

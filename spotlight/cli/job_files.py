@@ -25,17 +25,10 @@ def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
     return job_from_data(data, base=path.parent)
 
 
-def check_choice(
-    job: Path | None, resume: Path | None, run_folder: Path | None, changes: list[str] | None
-) -> None:
+def check_choice(job: Path | None, resume: Path | None, run_folder: Path | None) -> None:
     """Raise `UserError` unless either a job or a run to go on with is given, and what fits it."""
     if (job is None) == (resume is None):
         raise UserError("give either a job file or --resume RUN")
-    if resume is not None and changes:
-        raise UserError(
-            "--set: a run that is resumed keeps its job; leave it out, or give a job file instead"
-            " of --resume"
-        )
     if resume is not None and run_folder is not None:
         raise UserError(
             "--run-folder: a run that is resumed stays in its folder; leave it out, or give a job"

@@ -56,24 +56,29 @@ def submit(
 
     from spotlight.cli.job_files import check_choice, read_job
     from spotlight.cli.watching import look_on
-    from spotlight.store.run_folder import read_config
+    from spotlight.store.run_folder import read_continued
 
     if wait and watch:
         raise UserError("--watch: waits as well; leave --wait out")
     if name and resume is not None:
         raise UserError("--name: a run that is resumed keeps its name; leave it out")
-    check_choice(job, resume, run_folder, changes)
+    check_choice(job, resume, run_folder)
     named = [f"name={json.dumps(name)}"] if name else []
     if job is not None:
         spec = read_job(job, [*(changes or ()), *named])
     else:
-        spec = read_config(resume or Path())
+        spec = read_continued((resume or Path()).resolve(), changes or ())
     folder = resume or run_folder
     place = str(folder.resolve()) if folder else ""
     accepted = asking(
         join,
         lambda client: client.submit(
-            spec, place, resume=resume is not None, weight=weight, priority=priority
+            spec,
+            place,
+            resume=resume is not None,
+            changes=() if resume is None else changes or (),
+            weight=weight,
+            priority=priority,
         ),
     )
     if as_json:

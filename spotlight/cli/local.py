@@ -21,6 +21,7 @@ from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
+from spotlight.preflight.starts import find_start
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.report.metrics import read_run, summarise
 from spotlight.report.rendering import write_report
@@ -33,7 +34,7 @@ from spotlight.running.local_run import (
 )
 from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
-from spotlight.store.run_folder import next_run_folder, read_config
+from spotlight.store.run_folder import next_run_folder, read_continued
 
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
@@ -49,18 +50,20 @@ def run_locally(
     console = Console()
     if resume is not None:
         folder = resume.resolve()
-        job = read_config(folder)
+        job = read_continued(folder, changes)
     else:
         assert job_path is not None
         job = read_job(job_path, changes)
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
+        if job.model.start:
+            find_start(job.model)
     files = check(job, run_folder=folder, permissions=places.permissions)
     check_store(job, files, places.store)
     plan = plan_lines(job, files, folder)
     make_log_folder(folder / "logs")
     console.print(plan)
-    return run(_run(job, folder, places, resume is not None, console))
+    return run(_run(job, folder, places, None if resume is None else changes, console))
 
 
 def local_places(
@@ -85,8 +88,13 @@ def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:
 
 
 async def _run(
-    job: JobSpec, folder: Path, places: LocalPlaces, resume: bool, console: Console
+    job: JobSpec,
+    folder: Path,
+    places: LocalPlaces,
+    changes: Sequence[str] | None,
+    console: Console,
 ) -> int:
+    """`changes` are those of a run that goes on; None: it is a new one."""
     stop = StopWish()
     loop = asyncio.get_running_loop()
     for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
@@ -95,7 +103,15 @@ async def _run(
         loop.add_signal_handler(number, stop.wish, f"{number.name}: this machine will be taken")
     with Live(console=console, auto_refresh=False, transient=True) as live:
         view = TerminalView(console, live)
-        last = await run_local_job(job, folder, view, stop, places=places, resume=resume)
+        last = await run_local_job(
+            job,
+            folder,
+            view,
+            stop,
+            places=places,
+            resume=changes is not None,
+            changes=changes or (),
+        )
     if last is None:
         last = _broken_off(folder, console)
     _say_how_it_ended(last, folder, console)

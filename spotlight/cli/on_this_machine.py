@@ -100,7 +100,7 @@ def run(
     from spotlight.cli.job_files import check_choice
     from spotlight.cli.local import local_places, run_locally
 
-    check_choice(job, resume, run_folder, changes)
+    check_choice(job, resume, run_folder)
     places = local_places(store, mirror, reward_secret or (), operator_token)
     raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
 

@@ -29,7 +29,8 @@ SetOption = Annotated[
     typer.Option(
         "--set",
         metavar="PATH=VALUE",
-        help="Change a field of the job file, such as sampler.steps=12; may be given repeatedly.",
+        help="Change a field of the job, such as training.learning_rate=1e-4; may be given"
+        " repeatedly.",
     ),
 ]
 ResumeOption = Annotated[

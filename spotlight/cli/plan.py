@@ -50,9 +50,10 @@ def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
         if job.model.tuning == "full"
         else f"{amount(checkpoint.trainable)} trained in adapters of rank {job.model.lora.rank}"
     )
+    begins = f", beginning with {job.model.start}" if job.model.start else ""
     return (
         f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters, {trained};"
-        f" {frozen} in text encoders and VAE"
+        f" {frozen} in text encoders and VAE{begins}"
     )
 
 

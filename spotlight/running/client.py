@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from spotlight.actors.protocol import (
@@ -74,11 +74,13 @@ class CoordinatorClient:
         run_folder: str,
         *,
         resume: bool,
+        changes: Sequence[str] = (),
         weight: float = 1.0,
         priority: int = 0,
     ) -> JobAccepted:
-        """Put a job into the queue; raises `RequestRefused` with the coordinator's reason."""
-        message = SubmitJob(job, run_folder, resume, weight, priority)
+        """Put a job into the queue, or a run that goes on, whose job has `changes` then; raises
+        `RequestRefused` with the coordinator's reason."""
+        message = SubmitJob(job, run_folder, resume, weight, priority, tuple(changes))
         answer = await self._system.ask(self._coordinator, message, timeout_s=self._submit_limit_s)
         if isinstance(answer, JobRefused):
             raise RequestRefused(answer.reason)

@@ -43,7 +43,11 @@ from spotlight.actors.coordinator.submissions import (
     read_session_files,
     read_submission,
 )
-from spotlight.actors.coordinator.tenant.job_journal import identify, require_same_prompts
+from spotlight.actors.coordinator.tenant.job_journal import (
+    begin_segment,
+    identify,
+    require_same_prompts,
+)
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.protocol import (
     Acknowledged,
@@ -293,7 +297,7 @@ class Coordinator(Actor):
         self._refuse_live(path)
         with ExitStack() as undo:
             if message.resume:
-                folder, _ = RunFolder.reopen(path, message.job)
+                folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
             undo.callback(folder.close)
@@ -672,6 +676,7 @@ class Coordinator(Actor):
             undo.callback(folder.close)
             identity = identify(folder.journal, queued.name, self._rng, queued.owner)
             require_same_prompts(folder.journal, submission.files.prompt_digests)
+            begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
         log.info(
             "job_goes_on" if came_back else "job_began",

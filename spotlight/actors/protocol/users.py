@@ -23,6 +23,8 @@ class SubmitJob(Message, frozen=True):
     resume: bool
     weight: Weight = 1.0
     priority: Priority = 0
+    changes: tuple[str, ...] = ()
+    """What a run that goes on does otherwise from here on, each `path=value`."""
 
 
 class JobAccepted(Message, frozen=True):

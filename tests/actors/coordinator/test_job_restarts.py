@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_kit import job
@@ -411,9 +412,9 @@ async def test_a_checkpoint_that_is_not_on_record_does_not_cost_the_one_before(
 ) -> None:
     plain = JobJournal.save_checkpoint
 
-    def save(journal: JobJournal, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
+    def save(journal: JobJournal, checkpoint: Checkpoint, *others: Any) -> None:
         if checkpoint.completed == 1:
-            plain(journal, checkpoint, validated)
+            plain(journal, checkpoint, *others)
             return
         error = JournalError("the disk is full")
         journal._failed(error)
