@@ -19,6 +19,10 @@ WorkerState = Literal[
 ]
 """What a worker does, in one word."""
 
+NodeState = Literal["there", "has notice", "leaving", "left", "lost"]
+"""How it is with a node. One that has notice gives back its work; one that is leaving has done so,
+and only its process is there; it has left when that has ended. One that is lost went without."""
+
 Pool = Literal["reserved", "spot"]
 TokenRole = Literal["node", "operator", "submitter", "observer"]
 """Those for whom a join token can be made."""

@@ -232,10 +232,13 @@ class TrainerMachine(Generic[RankT]):
         silent = [rank for rank in self.there if rank.epoch in self._silent]
         if silent:
             names = ", ".join(rank.name for rank in silent)
-            left = all(rank.node in self._announced for rank in silent)
-            why = "has left after a notice" if left else "is out of reach"
+            if all(rank.node in self._announced for rank in silent):
+                return (
+                    f"{names} trains on, though its node has left after a notice; others take over"
+                    " when its machine is gone"
+                )
             return (
-                f"{names} trains, and its node {why}; others take over when"
+                f"{names} trains, and its node is out of reach; others take over when"
                 f" nothing was heard of the trainer itself for {self.patience_s:g} s"
             )
         if not self.there:
@@ -342,14 +345,16 @@ class TrainerMachine(Generic[RankT]):
     def out_of_reach(
         self, node: str, reason: str, now: float, *, announced: bool
     ) -> list[Instruction]:
-        """A node is out of reach, or (`announced`) has left after a notice; its ranks may be
-        well."""
+        """A node is out of reach, or (`announced`) has left after a notice; its ranks may be well,
+        and of those of one that left nothing else is to be expected."""
         self._announced.discard(node)
         if announced:
             self._announced.add(node)
         silent = [rank for rank in self.there if rank.node == node]
         for rank in silent:
             self._silent.setdefault(rank.epoch, now)
+        if announced:
+            return []
         return [
             Note(TrainerOutOfReach(worker=rank.name, reason=reason, patience_s=self.patience_s))
             for rank in silent

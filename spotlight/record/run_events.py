@@ -10,6 +10,7 @@ from typing import Any, Union
 
 import msgspec
 
+from spotlight.record.former_events import as_today, event_today, has_former_names
 from spotlight.record.run_event_base import RunEvent as RunEvent
 from spotlight.record.trainer_events import TrainerOutOfReach as TrainerOutOfReach
 from spotlight.record.trainer_events import TrainersBuilt as TrainersBuilt
@@ -176,6 +177,16 @@ class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_r
     """Previews promise a gain in spread; the share of it that the samples had."""
 
 
+class SamplesOutdated(RunEvent, frozen=True, kw_only=True, tag="samples_outdated"):
+    """Newer weights were published before the samples of an iteration were there, so these can
+    never be made. This must not happen."""
+
+    iteration: int
+    """The iteration that lacks them."""
+    samples: int
+    """How many samples it lacks."""
+
+
 class SamplesRegenerated(RunEvent, frozen=True, kw_only=True, tag="samples_regenerated"):
     """The weights have moved so far that previews are not trained on: their seeds are denoised
     again."""
@@ -302,7 +313,7 @@ class WorkerFailed(RunEvent, frozen=True, kw_only=True, tag="worker_failed"):
     """Whether no other process is started."""
 
 
-class WorkerQuarantined(RunEvent, frozen=True, kw_only=True, tag="worker_quarantined"):
+class WorkerIsSick(RunEvent, frozen=True, kw_only=True, tag="worker_is_sick"):
     """A worker fails what others can do, so it gets nothing more, and its process is ended. Its
     failures count against no request."""
 
@@ -323,30 +334,32 @@ class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
     """The pool of its node: reserved or spot."""
     reason: str = ""
     """Why the worker is gone."""
-    requests_reissued: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many requests of the worker wait again, by their kind."""
+    requests_handed_on: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many requests of the worker wait for another one, by their kind."""
 
 
 # --- requests ---
 
 
-class LeasesExpired(RunEvent, frozen=True, kw_only=True, tag="leases_expired"):
-    """Workers did not renew their leases, and others take over their requests."""
+class WorkTakenBack(RunEvent, frozen=True, kw_only=True, tag="work_taken_back"):
+    """Workers did not say in time that they still work on their requests, and others take these
+    over."""
 
     items: int
     """Number of requests that wait again."""
 
 
-class LateResults(RunEvent, frozen=True, kw_only=True, tag="late_results"):
-    """A worker delivered or returned a batch without a valid lease; it does not count."""
+class ResultsIgnored(RunEvent, frozen=True, kw_only=True, tag="results_ignored"):
+    """A worker delivered or returned a batch that had been taken back from it; it does not
+    count."""
 
     worker: str
     """Name of the worker."""
     lease: int
-    """Number of the lease that the worker named."""
+    """The number under which the worker had been given the batch."""
 
 
-class RequestQuarantined(RunEvent, frozen=True, kw_only=True, tag="request_quarantined"):
+class RequestGivenUp(RunEvent, frozen=True, kw_only=True, tag="request_given_up"):
     """Every node that took a request was lost, so the request is given up."""
 
     request: str
@@ -386,7 +399,15 @@ _KINDS = sorted(RunEvent.__subclasses__(), key=lambda kind: kind.__module__ != _
 """The kinds of events in the order in which people read of them; those of trainers come last."""
 EVENTS: dict[str, type[RunEvent]] = {str(kind.__struct_config__.tag): kind for kind in _KINDS}
 """The types by the names of their events."""
-_DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(Union[tuple(EVENTS.values())])  # noqa: UP007
+
+
+class _Named(msgspec.Struct, frozen=True):
+    event: str
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+_ANY: Any = Union[tuple(EVENTS.values())]  # noqa: UP007
+_DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(_ANY)
 
 
 def encode_event(event: RunEvent, time_s: float) -> dict[str, Any]:
@@ -394,6 +415,15 @@ def encode_event(event: RunEvent, time_s: float) -> dict[str, Any]:
     return {"time_s": time_s, "event": event.name, **event.fields()}
 
 
+def name_of(line: bytes) -> str:
+    """The name of the event of a line; raises `msgspec.MsgspecError` for one that has none."""
+    return event_today(_NAMED.decode(line).event)
+
+
 def decode_event(line: bytes) -> RunEvent:
-    """The event of a line that this Spotlight wrote; raises `msgspec.MsgspecError` for others."""
+    """The event of a line that this Spotlight wrote, or an earlier one; raises
+    `msgspec.MsgspecError` for others."""
+    if has_former_names(line):
+        event: RunEvent = msgspec.convert(as_today(msgspec.json.decode(line, type=dict)), _ANY)
+        return event
     return _DECODER.decode(line)

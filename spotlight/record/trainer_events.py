@@ -27,8 +27,8 @@ class TrainersBuilt(RunEvent, frozen=True, kw_only=True, tag="trainers_built"):
 
 
 class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of_reach"):
-    """The node of a trainer rank is out of reach, or has left after a notice; the rank itself may
-    still run, and then it trains on."""
+    """The node of a trainer rank is out of reach; the rank itself may still run, and then it trains
+    on."""
 
     worker: str
     """Name of the worker that trains."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.record.run_events import (
-    LateResults,
-    LeasesExpired,
     NodeJoined,
     NodeLost,
     NoticeReceived,
     NoticeWithdrawn,
-    RequestQuarantined,
+    RequestGivenUp,
+    ResultsIgnored,
     RunEvent,
     WorkerLost,
+    WorkTakenBack,
 )
 
 NOTICE = NoticeReceived(node="a", source="user", lead_s=30.0)
@@ -26,15 +26,15 @@ def tally(*events: RunEvent) -> RunTally:
     return found
 
 
-def test_requests_of_lost_workers_and_of_expired_leases_are_issued_again() -> None:
-    lost = WorkerLost(worker="a/0", requests_reissued={"rollout": 3, "preview": 2})
-    assert tally(lost, LeasesExpired(items=4)).reissued == 9
+def test_requests_of_lost_workers_and_of_silent_ones_are_handed_on() -> None:
+    lost = WorkerLost(worker="a/0", requests_handed_on={"rollout": 3, "preview": 2})
+    assert tally(lost, WorkTakenBack(items=4)).handed_on == 9
 
 
-def test_late_results_and_quarantined_requests_are_counted() -> None:
-    late = LateResults(worker="a/0", lease=7)
-    found = tally(late, RequestQuarantined(request="r", prompt="p"), late)
-    assert (found.late_results, found.quarantined) == (2, ["r"])
+def test_ignored_results_and_requests_that_are_given_up_are_counted() -> None:
+    ignored = ResultsIgnored(worker="a/0", lease=7)
+    found = tally(ignored, RequestGivenUp(request="r", prompt="p"), ignored)
+    assert (found.results_ignored, found.given_up) == (2, ["r"])
 
 
 def test_a_notice_and_the_loss_that_follows_are_one_preemption() -> None:
@@ -54,6 +54,6 @@ def test_a_node_that_is_lost_after_its_notice_was_withdrawn_is_another_preemptio
 
 
 def test_all_that_changes_a_tally_is_among_the_events_that_are_read_again() -> None:
-    for event in (NOTICE, LOSS, LeasesExpired(items=1), LateResults(worker="a/0", lease=1)):
+    for event in (NOTICE, LOSS, WorkTakenBack(items=1), ResultsIgnored(worker="a/0", lease=1)):
         assert tally(event) != RunTally()
         assert type(event) in COUNTED

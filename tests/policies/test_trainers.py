@@ -403,12 +403,17 @@ def test_a_trainer_whose_node_is_back_is_there():
     assert trainers.waits_for(0) == ""
 
 
+def test_a_node_that_has_left_after_a_notice_is_not_told_to_be_out_of_reach():
+    trainers = ready(FIRST, SECOND)
+    assert trainers.out_of_reach("a", "left after a notice", 100.0, announced=True) == []
+
+
 def test_what_the_job_waits_for_says_whether_a_node_is_away_or_has_left():
     trainers = ready(FIRST, SECOND)
     trainers.out_of_reach("a", "silence", 100.0, announced=False)
     assert "a/0 trains, and its node is out of reach" in trainers.waits_for(0)
     trainers.out_of_reach("a", "notice", 101.0, announced=True)
-    assert "a/0 trains, and its node has left after a notice" in trainers.waits_for(0)
+    assert "a/0 trains on, though its node has left after a notice" in trainers.waits_for(0)
 
 
 # --- when they are lost ---

@@ -30,6 +30,7 @@ from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
+from spotlight.actors.coordinator.node_statuses import node_statuses
 from spotlight.actors.coordinator.session.session_folder import (
     SavedSession,
     SessionFolder,
@@ -302,10 +303,12 @@ class Coordinator(Actor):
 
     @handles(GetStatus)
     async def on_status(self, message: GetStatus) -> JobStatus:
-        """The last known progress; between jobs, with the workers that are there now."""
+        """The last known progress, with the nodes that are there now; between jobs, with their
+        workers."""
+        nodes = node_statuses(self._fleet.table, asyncio.get_running_loop().time())
         if (tenant := self._running()) is not None:
-            return tenant.status
-        return msgspec.structs.replace(self._last, workers=self._idle_workers())
+            return msgspec.structs.replace(tenant.status, nodes=nodes)
+        return msgspec.structs.replace(self._last, workers=self._idle_workers(), nodes=nodes)
 
     def _running(self) -> Tenant | None:
         return next(iter(self._tenants.values()), None)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Generic
+from typing import Generic, Literal
 
 from spotlight.policies.fleet.fleet_events import (
     Assigned,
@@ -58,6 +58,7 @@ from spotlight.policies.fleet.fleet_instructions import (
     Watch,
 )
 from spotlight.policies.fleet.fleet_rows import (
+    GoneNode,
     NodeRow,
     SickProcess,
     TenantRow,
@@ -82,6 +83,8 @@ from spotlight.types import WorkerState
 
 SENT_AT_ONCE = 64
 """How many plans are sent in one turn of the loop: 3 ms."""
+MOST_GONE = 64
+"""Nodes that are remembered when their processes are gone."""
 
 
 class FleetTable(Generic[WordT, TaskT]):
@@ -100,6 +103,8 @@ class FleetTable(Generic[WordT, TaskT]):
         self.nodes: dict[str, NodeRow[WordT, TaskT]] = {}
         """The nodes whose process is there, by name, also if they have left after a notice, for it
         may yet be withdrawn."""
+        self.gone: dict[str, GoneNode] = {}
+        """The latest whose process is gone, by name."""
         self.tenants: dict[str, TenantRow[WordT]] = {}
         """The tenants by id, from their beginning until nothing of them is wanted any more."""
         self._changed: dict[str, None] = {}
@@ -137,9 +142,9 @@ class FleetTable(Generic[WordT, TaskT]):
         """What follows from an event."""
         match event:
             case Reported(word):
-                return list(self._reported(word))
+                return list(self._reported(word, now))
             case OutOfReach(address, reason):
-                return list(self._out_of_reach(address, reason))
+                return list(self._out_of_reach(address, reason, now))
             case NoticeGiven():
                 return list(self._notice_given(event))
             case PlansDue():
@@ -173,7 +178,7 @@ class FleetTable(Generic[WordT, TaskT]):
 
     # --- nodes ---
 
-    def _reported(self, word: WordT) -> Iterator[Instruction]:
+    def _reported(self, word: WordT, now: float) -> Iterator[Instruction]:
         name, row = word.node, self.nodes.get(word.node)
         if row is not None and row.word.scheduler != word.scheduler:
             yield NameTaken(name, row.word.scheduler)
@@ -181,11 +186,14 @@ class FleetTable(Generic[WordT, TaskT]):
         known = None if row is None else row.word
         if row is None:
             yield Watch(word.scheduler)
-            row = NodeRow(word, self._next_number(), over=not self._any_runs())
+            row = NodeRow(word, self._next_number(), over=not self._any_runs(), came_at=now)
             self.nodes[name] = row
+            self.gone.pop(name, None)
         elif word.number < row.word.number:
             yield self._answer(row)
             return
+        if known is None or known.notice != word.notice:
+            row.noticed_at = now
         row.word = word
         if not word.left:
             if known is None or known.left:
@@ -204,12 +212,19 @@ class FleetTable(Generic[WordT, TaskT]):
             return Acknowledge(word.node)
         return AnswerWithPlan(word.node)
 
-    def _out_of_reach(self, address: Hashable, reason: str) -> Iterator[Instruction]:
+    def _out_of_reach(self, address: Hashable, reason: str, now: float) -> Iterator[Instruction]:
         for name, row in list(self.nodes.items()):
             if row.word.scheduler == address:
                 del self.nodes[name]
                 self._changed.pop(name, None)
+                self._remember(name, row.word, reason, now)
                 yield NodeGone(name, address, reason, row.word.left, row.word.notice is not None)
+
+    def _remember(self, name: str, word: WordT, reason: str, now: float) -> None:
+        state: Literal["left", "lost"] = "left" if word.left else "lost"
+        self.gone[name] = GoneNode(word.pool, len(word.workers), state, reason, now)
+        for oldest in list(self.gone)[:-MOST_GONE]:
+            del self.gone[oldest]
 
     def _notice_given(self, given: NoticeGiven) -> Iterator[Instruction]:
         row = self.nodes.get(given.node)

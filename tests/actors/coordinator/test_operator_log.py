@@ -92,10 +92,10 @@ def counts(status: JobStatus) -> tuple[int, ...]:
     return (
         status.previews,
         status.previews_late,
-        status.reissued,
-        status.late_results,
+        status.handed_on,
+        status.results_ignored,
         status.preemptions,
-        len(status.quarantined),
+        len(status.given_up),
         len(status.validation),
     )
 
@@ -124,7 +124,7 @@ async def test_the_status_counts_what_the_report_does(town: Town) -> None:
     summary = summarise(read_run(Path(end.run_folder)))
     assert end.previews == summary["previews"] > 0
     assert end.previews_late == summary["previews_late"]
-    assert end.reissued == summary["requests_reissued"]
+    assert end.handed_on == summary["requests_handed_on"]
 
 
 async def test_a_trainer_whose_node_has_left_after_a_notice_is_not_called_unreachable(
@@ -136,8 +136,8 @@ async def test_a_trainer_whose_node_has_left_after_a_notice_is_not_called_unreac
     await town.ask(PreemptNode("reserved", 600.0, cancel=False))
     told = await town.wait(lambda now: bool(now.note))
     assert told.note == (
-        "reserved/0 trains, and its node has left after a notice; others take over when nothing"
-        " was heard of the trainer itself for 60 s"
+        "reserved/0 trains on, though its node has left after a notice; others take over when its"
+        " machine is gone"
     )
     trained = await town.wait(lambda now: now.iteration == 2 or bool(now.outcome))
     assert not trained.outcome, "it trains on, longer than it may be out of reach"

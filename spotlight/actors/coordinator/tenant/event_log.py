@@ -30,15 +30,16 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.RewardFell: "warning",
     run_events.ExplorationReduced: "info",
     run_events.SamplesRegenerated: "info",
+    run_events.SamplesOutdated: "error",
     run_events.NodeMustWait: "info",
     run_events.NoticeReceived: "info",
     run_events.NoticeWithdrawn: "info",
     run_events.WeightsNotFetched: "warning",
     run_events.WorkerCannotServe: "error",
     run_events.WorkerFailed: "error",
-    run_events.WorkerQuarantined: "error",
-    run_events.LeasesExpired: "warning",
-    run_events.RequestQuarantined: "error",
+    run_events.WorkerIsSick: "error",
+    run_events.WorkTakenBack: "warning",
+    run_events.RequestGivenUp: "error",
     run_events.DenoiseFailed: "warning",
     run_events.ScorerFailed: "warning",
     run_events.TrainersFound: "info",
@@ -102,6 +103,6 @@ def _level(event: RunEvent) -> Level | None:
         case run_events.RunFinished():
             return "info"
         case run_events.WorkerLost():
-            return "warning" if event.requests_reissued else "info"
+            return "warning" if event.requests_handed_on else "info"
         case _:
             return _LEVELS.get(type(event))
