@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -20,25 +19,12 @@ from spotlight.record.run_events import (
     encode_event,
     name_of,
 )
-
-SAMPLES: dict[Any, Any] = {str: "x", bool: True, int: 3, float: 0.5, tuple[str, ...]: ("a", "b")}
-
-
-def sample(kind: type[RunEvent]) -> RunEvent:
-    """One with a value in every field."""
-    values = {}
-    for name, hint in get_type_hints(kind).items():
-        if name != "time_s":
-            options = get_args(hint)
-            values[name] = SAMPLES.get(hint) or SAMPLES.get(options[0], options[0])
-    if kind is WorkerLost:
-        values["requests_handed_on"] = {"rollout": 2}
-    return kind(**values)
+from tests.event_samples import sample_event
 
 
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_is_read_as_it_was_written(name: str) -> None:
-    event = sample(EVENTS[name])
+    event = sample_event(EVENTS[name])
     line = json.dumps(encode_event(event, 1.5)).encode()
     assert decode_event(line) == msgspec.structs.replace(event, time_s=1.5)
     assert event.name == name

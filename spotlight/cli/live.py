@@ -213,7 +213,7 @@ def _mirrored(mirror: MirrorStatus) -> str:
         said += f", of {mirror.committed} that are committed"
     if not mirror.failures:
         return said
-    return f"{said}; {count(mirror.failures, 'failed attempt')} since the coordinator started"
+    return f"{said}; {count(mirror.failures, 'failed attempt')}"
 
 
 def mirror_trouble(status: JobStatus) -> str:

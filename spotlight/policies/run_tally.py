@@ -8,24 +8,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from spotlight.record.run_events import (
+    MirrorFailed,
     NodeLost,
     NoticeReceived,
     NoticeWithdrawn,
     RequestGivenUp,
     ResultsIgnored,
     RunEvent,
+    RunMirrored,
     WorkerLost,
     WorkTakenBack,
 )
 
 COUNTED: tuple[type[RunEvent], ...] = (
-    ResultsIgnored,
-    WorkTakenBack,
+    MirrorFailed,
     NodeLost,
     NoticeReceived,
     NoticeWithdrawn,
     RequestGivenUp,
+    ResultsIgnored,
+    RunMirrored,
     WorkerLost,
+    WorkTakenBack,
 )
 """The events that a tally is made of."""
 
@@ -43,6 +47,10 @@ class RunTally:
     """Nodes that had notice, or were lost without."""
     given_up: list[str] = field(default_factory=list)
     """Ids of requests that were given up because every node that took them was lost."""
+    mirrored: int | None = None
+    """Iterations in the checkpoint that was copied to object storage last; None if none was."""
+    mirror_failures: int = 0
+    """Copies to object storage that failed."""
     _with_notice: set[str] = field(default_factory=set)
     """Nodes whose loss is counted already; a coordinator that comes back hears of their notice
     again."""
@@ -58,6 +66,10 @@ class RunTally:
                 self.results_ignored += 1
             case RequestGivenUp():
                 self.given_up.append(event.request)
+            case RunMirrored():
+                self.mirrored = event.iteration
+            case MirrorFailed():
+                self.mirror_failures += 1
             case NoticeReceived():
                 self.preemptions += event.node not in self._with_notice
                 self._with_notice.add(event.node)

@@ -57,6 +57,11 @@ class PhaseBegan(RunEvent, frozen=True, kw_only=True, tag="phase"):
     """Number of completed iterations."""
 
 
+class TimePassed(RunEvent, frozen=True, kw_only=True, tag="time_passed"):
+    """Nothing else was written for a while: a run that is continued goes on counting time from
+    here."""
+
+
 class WeightsPublished(RunEvent, frozen=True, kw_only=True, tag="weights_published"):
     """Nodes can pull a new version of the weights."""
 
@@ -92,7 +97,7 @@ class MirrorFailed(RunEvent, frozen=True, kw_only=True, tag="mirror_failed"):
     iteration: int
     """Number of completed iterations in the checkpoint that was to be copied."""
     failures: int
-    """How often a copy has failed since the coordinator began with the run."""
+    """How many copies of the run have failed, including this one."""
     retry_s: float
     """Seconds until the next attempt."""
     reason: str

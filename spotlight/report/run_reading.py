@@ -25,7 +25,7 @@ from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
 from spotlight.record.former_events import as_today
-from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, WorkerStateBegan
+from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, TimePassed, WorkerStateBegan
 from spotlight.record.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
 from spotlight.store.record_files import METRICS, NEWEST, Line, event_lines, metrics_lines
 
@@ -61,7 +61,7 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     validations: tuple[ValidationMetrics, ...]
     phases: tuple[PhaseBegan, ...]
     events: tuple[RunEvent, ...]
-    """All that this Spotlight knows, but phases and the states of workers."""
+    """All that this Spotlight knows, but phases, the states of workers and that time passed."""
     last_event_s: float
     """When the last event was, of any kind."""
     events_end: int
@@ -146,7 +146,7 @@ def read_run(folder: Path) -> RunHistory:
         event = _convert(line, EVENTS[head.event], where)
         if isinstance(event, PhaseBegan):
             phases.append(event)
-        elif not isinstance(event, WorkerStateBegan):
+        elif not isinstance(event, WorkerStateBegan | TimePassed):
             events.append(event)
     return RunHistory(
         folder=folder,

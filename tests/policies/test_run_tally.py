@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.record.run_events import (
+    EVENTS,
+    MirrorFailed,
     NodeJoined,
     NodeLost,
     NoticeReceived,
@@ -11,9 +13,11 @@ from spotlight.record.run_events import (
     RequestGivenUp,
     ResultsIgnored,
     RunEvent,
+    RunMirrored,
     WorkerLost,
     WorkTakenBack,
 )
+from tests.event_samples import sample_event
 
 NOTICE = NoticeReceived(node="a", source="user", lead_s=30.0)
 LOSS = NodeLost(node="a")
@@ -53,7 +57,17 @@ def test_a_node_that_is_lost_after_its_notice_was_withdrawn_is_another_preemptio
     assert tally(NOTICE, NoticeWithdrawn(node="a"), LOSS).preemptions == 2
 
 
+def test_the_last_copy_and_those_that_failed_are_known() -> None:
+    failed = MirrorFailed(iteration=2, failures=1, retry_s=1.0, reason="full")
+    copied = RunMirrored(iteration=2, files=1, nbytes=1, seconds=1.0)
+    found = tally(failed, copied, failed)
+    assert (found.mirrored, found.mirror_failures) == (2, 2)
+
+
 def test_all_that_changes_a_tally_is_among_the_events_that_are_read_again() -> None:
-    for event in (NOTICE, LOSS, WorkTakenBack(items=1), ResultsIgnored(worker="a/0", lease=1)):
-        assert tally(event) != RunTally()
-        assert type(event) in COUNTED
+    """Of every kind of event, of a node that has notice or not."""
+    notice = sample_event(NoticeReceived)
+    for kind in EVENTS.values():
+        event = sample_event(kind)
+        counts = tally(event) != tally() or tally(notice, event) != tally(notice)
+        assert counts == (kind in COUNTED), kind

@@ -31,7 +31,8 @@ class SubmitJob(Message, frozen=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The job is in the queue, whatever happens to the coordinator; its files are in `run_folder`."""
+    """The job is in the queue, whatever happens to the coordinator; its files are in
+    `run_folder`."""
 
     job_id: str
     run_folder: str
@@ -173,7 +174,7 @@ class MirrorStatus(Record, frozen=True):
     committed: int = 0
     """Iterations in the checkpoint that it should hold."""
     failures: int = 0
-    """Copies that failed."""
+    """Copies that failed, in the whole run."""
     problem: str = ""
     """Why the latest one failed; empty if it did not."""
 
@@ -195,16 +196,22 @@ class JobStatus(Message, frozen=True):
     iterations: int = 0
     weights_version: int = 0
     elapsed_s: float = 0.0
+    """Seconds of run time: those of earlier coordinators count as far as they are on record, to the
+    last ten, and those without one do not."""
     done: int = 0
+    """Samples of the rollout that are there; this and `wanted` are 0 in other phases."""
     wanted: int = 0
+    """Samples that the rollout is to have."""
     images_per_s: float = 0.0
+    """Of the rollout that is under way, else of the latest."""
     reward_mean: float | None = None
+    """The mean of the latest samples that are all there; None before the first."""
     validation: tuple[tuple[float, float], ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     previews: int = 0
-    """Those from which seeds were chosen. This and the counts below are of the whole run: they are
-    on record, and a coordinator that comes back counts on. Of a session, which leaves no record,
-    all are since this coordinator began with it."""
+    """Those from which seeds were chosen, in the iterations that are on record. This and the counts
+    below are of the whole run: they are in the run folder, and a coordinator that comes back counts
+    on. Of a session, which leaves no record, all are since this coordinator began with it."""
     previews_late: int = 0
     """Previews that came too late for that."""
     handed_on: int = 0

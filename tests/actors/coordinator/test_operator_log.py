@@ -3,7 +3,6 @@ virtual time."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from job_kit import job
 from runtime_kit import Cluster
 from town_kit import Town
 
-from spotlight.actors.protocol import CancelJob, JobStatus, PreemptNode
+from spotlight.actors.protocol import CancelJob, PreemptNode
 from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import read_run
 
@@ -86,34 +85,6 @@ async def test_nothing_that_goes_well_is_a_warning(town: Town) -> None:
     with structlog.testing.capture_logs() as logs:
         await town.run(SPEC)
     assert [line for line in logs if line["log_level"] not in ("debug", "info")] == []
-
-
-def counts(status: JobStatus) -> tuple[int, ...]:
-    return (
-        status.previews,
-        status.previews_late,
-        status.handed_on,
-        status.results_ignored,
-        status.preemptions,
-        len(status.given_up),
-        len(status.validation),
-    )
-
-
-async def test_counts_do_not_fall_when_a_coordinator_comes_back(town: Town) -> None:
-    town.world.train_s = 30.0
-    await town.submit(SPEC)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == 1)
-    await town.nodes["spot"].abort()
-    await asyncio.sleep(1.0)
-    before = await town.status()
-    assert before.previews > 0 and before.preemptions == 1 and len(before.validation) > 0
-    await town.kill()
-    await town.open()
-    after = await town.wait(lambda now: now.phase == "train")
-    assert all(now >= then for now, then in zip(counts(after), counts(before), strict=True))
-    assert after.preemptions == 1
-    assert after.validation[: len(before.validation)] == before.validation
 
 
 async def test_the_status_counts_what_the_report_does(town: Town) -> None:

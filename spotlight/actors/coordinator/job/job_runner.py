@@ -135,7 +135,7 @@ class JobRunner(Tenant):
         )
         close_s = self.timings.coordinator.trackers_close_s
         self.mirroring = Mirroring(
-            self, setup.mirror, folder, identity.job_id, close_limit_s=close_s
+            self, setup.mirror, folder, identity.job_id, run.tally, close_limit_s=close_s
         )
         self.progress = JobProgress(
             job,
@@ -256,7 +256,9 @@ class JobRunner(Tenant):
         self.call_in_turn(partial(self._remind_others, everything=everything))
 
     async def _remind_others(self, *, everything: bool) -> None:
-        self.record.write(self.record.run.require_there)
+        run, clock_s = self.record.run, self.timings.coordinator.clock_s
+        self.record.write(run.require_there)
+        self.record.write(lambda: run.keep_time(clock_s))
         self.team.watch()
         if why := self.nodes.why_nobody_can_train(self.spec.training.ranks):
             return self.fail(why)
