@@ -29,7 +29,7 @@ import structlog
 from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
+from spotlight.actors.coordinator.key_ring import OPERATOR, REFUSALS_LOG_S, KeyRing
 from spotlight.actors.coordinator.node_statuses import node_statuses
 from spotlight.actors.coordinator.session.session_folder import (
     SavedSession,
@@ -68,7 +68,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import RequestRefused, UserError
 from spotlight.permissions import Permissions
 from spotlight.report.rendering import write_report
@@ -122,7 +122,8 @@ class Coordinator(Actor):
         """The jobs and sessions that run, by id. So far there is one at a time."""
         self._last = JobStatus()
         """How the latest ended that runs no more."""
-        self._refusals_log = LogLimiter()
+        self._refusals_log = LimitedLog(log, REFUSALS_LOG_S)
+        """The log of users and nodes that are refused: they may try as often as they like."""
         self._starting = False
         """A submission is being read."""
 
@@ -165,9 +166,11 @@ class Coordinator(Actor):
         """A node is there, and says what it has; or it has left after a notice."""
         actors = (ref.address for worker in message.workers for ref in _actors_of(worker))
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
-        if problem:
-            return NodeRefused(problem)
-        return self._fleet.reported(message)
+        answer = NodeRefused(problem) if problem else self._fleet.reported(message)
+        if isinstance(answer, NodeRefused):
+            node, reason = message.node, answer.reason
+            self._refusals_log.info("node_refused", about=(node, reason), node=node, reason=reason)
+        return answer
 
     @handles(PreemptNode)
     async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
@@ -199,7 +202,7 @@ class Coordinator(Actor):
         del self._tenants[tenant.service.id]
         tenant.nodes.forget()
         self._runs.end()
-        log.error("job_runner_ended", job=tenant.service.title, reason=reason)
+        tenant.log.lines.error("job_runner_ended", reason=reason)
         why = f"the job runner {reason}; see the coordinator's log"
         self._last = msgspec.structs.replace(tenant.status, outcome="failed", reason=why)
 
@@ -234,19 +237,14 @@ class Coordinator(Actor):
                 folder = RunFolder.create(submission.run_folder, submission.job)
             return await self._begin(folder, submission, user=user, came_back=False)
         except UserError as error:
-            self._log_refusal("job_refused", job=message.job.name, reason=str(error))
+            job, reason = message.job.name, str(error)
+            self._refusals_log.info("job_refused", about=(job, reason), job=job, reason=reason)
             return JobRefused(str(error))
         except Exception as error:  # whatever is wrong with a job, it ends no coordinator
             log.error("job_not_started", error=repr(error), exc_info=error)
             return JobRefused("the job could not be started; the coordinator's log says why")
         finally:
             self._starting = False
-
-    def _log_refusal(self, event: str, **fields: str) -> None:
-        """A user may try as often as it likes; the log is the operator's."""
-        unlogged = self._refusals_log.admit(event, asyncio.get_running_loop().time())
-        if unlogged is not None:
-            log.info(event, unlogged=unlogged, **fields)
 
     @handles(BeginSession, only=_for_itself)
     async def on_begin_session(
@@ -279,7 +277,8 @@ class Coordinator(Actor):
             folder = SessionFolder.create(self._runs.path, saved)
             return (await self._begin_session(folder, files, came_back=False)).began
         except UserError as error:
-            self._log_refusal("session_refused", user=str(message.user), reason=str(error))
+            user, reason = str(message.user), str(error)
+            self._refusals_log.info("session_refused", about=reason, user=user, reason=reason)
             return SessionRefused(str(error))
         except Exception as error:  # whatever is wrong with a session, it ends no coordinator
             log.error("session_not_started", error=repr(error), exc_info=error)
@@ -334,7 +333,8 @@ class Coordinator(Actor):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
             except Exception as error:  # whatever is wrong with a report, the job has ended
-                log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
+                why = f"{type(error).__name__}: {error}"
+                tenant.log.lines.error("report_not_written", reason=why)
         self._runs.end()
         self._last = status
 
@@ -366,7 +366,11 @@ class Coordinator(Actor):
             require_same_prompts(folder.journal, submission.files.prompt_digests)
             undo.pop_all()  # `_install` closes it
         log.info(
-            "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)
+            "job_goes_on" if came_back else "job_accepted",
+            job_id=identity.job_id,
+            job=name,
+            owner=identity.owner,
+            run_folder=str(folder.path),
         )
         job, files, hub_files = submission.job, submission.files, submission.hub_files
         setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
@@ -381,7 +385,9 @@ class Coordinator(Actor):
         name = f"session-{folder.saved.session}"
         log.info(
             "session_goes_on" if came_back else "session_began",
+            job_id=folder.saved.session,
             job=name,
+            owner=folder.saved.owner,
             user=str(folder.saved.user),
         )
         setup = SessionSetup(folder, files, came_back)

@@ -13,7 +13,9 @@ from job_kit import job
 from runtime_kit import Cluster
 from town_kit import Town
 
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol import CancelJob, PreemptNode
+from spotlight.record.run_events import DenoiseFailed
 from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import read_run
 
@@ -70,6 +72,43 @@ async def test_the_log_tells_of_every_job_from_its_beginning_to_its_end(town: To
     ]
     resumed = [line["resumed_from_iteration"] for line in logs if line["event"] == "run_started"]
     assert resumed == [None, None, 1, None, 1], "the second came back, the third was resumed"
+
+
+async def test_every_line_of_a_job_says_which_and_whose_it_is(town: Town) -> None:
+    with structlog.testing.capture_logs() as logs:
+        await town.submit(named("first"))
+        await town.wait(lambda now: now.phase == "train" and now.iteration == 1)
+        await town.nodes["spot"].abort()
+        await town.ended()
+    story = [line for line in logs if line["log_level"] != "debug" and "job" in line]
+    assert {"job_accepted", "worker_lost", "iteration_done", "run_finished"} <= {
+        line["event"] for line in story
+    }
+    whose = {(line["job_id"], line["job"], line["owner"]) for line in story}
+    assert len(whose) == 1 and all(next(iter(whose)))
+
+
+async def test_an_iteration_is_told_with_its_reward_its_validation_and_its_seconds(
+    town: Town,
+) -> None:
+    town.world.train_s = 10.0
+    with structlog.testing.capture_logs() as logs:
+        end = await town.run(SPEC)
+    done = [line for line in logs if line["event"] == "iteration_done"]
+    assert [line["completed"] for line in done] == list(range(1, SPEC.iterations + 1))
+    assert all(line["reward_mean"] is not None for line in done)
+    assert done[-1]["validation"] in [score for _, score in end.validation]
+    assert all(line["seconds"] >= 10.0 for line in done)
+    assert sum(line["seconds"] for line in done) <= end.elapsed_s + 0.01
+
+
+async def test_what_goes_wrong_again_and_again_is_a_line_once_in_a_while() -> None:
+    log = TenantLog("abc", "first", "operator")
+    with structlog.testing.capture_logs() as logs:
+        for worker in range(100):
+            for error in ("no memory", "no disk"):
+                log.event(DenoiseFailed(worker=f"w/{worker}", requests=(), error=error))
+    assert [line["error"] for line in logs] == ["no memory", "no disk"]
 
 
 async def test_iterations_of_a_fast_job_do_not_fill_the_log(town: Town) -> None:

@@ -13,6 +13,7 @@ import fsspec
 import pytest
 
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.jobs import job_from_data
 from spotlight.policies.run_tally import RunTally
 from spotlight.record.run_events import RunEvent
@@ -42,6 +43,7 @@ class Job:
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
         self.events: list[RunEvent] = []
+        self.log = TenantLog("run-1", "small", "operator")
 
     def event(self, event: RunEvent) -> None:
         self.events.append(event)

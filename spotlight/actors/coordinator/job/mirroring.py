@@ -13,9 +13,9 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
-import structlog
 
 from spotlight.actors.coordinator.tenant.job_journal import MADE_AGAIN
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol import MirrorStatus
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.policies.mirror_schedule import MirrorSchedule, Upload, Wait
@@ -24,8 +24,6 @@ from spotlight.record.run_events import MirrorFailed, RunEvent, RunMirrored
 from spotlight.store.mirror import Mirror, Snapshot, Uploaded
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder
-
-log = structlog.get_logger(__name__)
 
 
 class MirrorPlace:
@@ -52,6 +50,9 @@ class MirrorPlace:
 
 class CopiedJob(Protocol):
     """A job whose run is copied."""
+
+    log: TenantLog
+    """Tells operators of it."""
 
     def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a task that belongs to it."""
@@ -116,7 +117,7 @@ class Mirroring:
             await asyncio.wait((self._copying,), timeout=self._close_limit_s)
             if not self._copying.done():
                 self._copying.cancel()
-                log.error("mirror_not_complete", limit_s=self._close_limit_s)
+                self._job.log.lines.error("mirror_not_complete", limit_s=self._close_limit_s)
                 problem = f"the last state was not copied within {self._close_limit_s:g} s"
                 self._change(problem=self._status.problem or problem)
 
