@@ -115,7 +115,7 @@ class TenantLog:
 
     def validation(self, metrics: ValidationMetrics) -> None:
         """A weights version is validated; the same."""
-        self._score = metrics.score
+        self._score = round(metrics.score, 6)  # as it is on record
         self._progress.info(
             "validated", weights_version=metrics.weights_version, score=metrics.score
         )
