@@ -76,9 +76,12 @@ from spotlight.record.run_events import (
     TrainersBuilt,
     TrainersFound,
     TrainersLost,
+    TrainingFailed,
 )
 from spotlight.types import StoreEndpoint
 
+SEE_TRAINING = "see events.jsonl, which has the traceback"
+"""Where a job that ends for an error of its trainers leaves what went wrong."""
 MOST_RECOVERIES = 3
 """How often in a row trainers are replaced without a trained iteration: a job whose training ends
 every process that does it must end, too."""
@@ -559,8 +562,13 @@ class TrainerMachine(Generic[RankT]):
 
     def _fail(self, rank: int, failed: HasFailed) -> list[Instruction]:
         problem = f"trainer rank {rank}: {failed.error}"
+        worker, error = self.ranks[rank].name, failed.error
+        note = Note(TrainingFailed(worker=worker, error=error, traceback=failed.traceback))
         forget: list[Instruction] = [ForgetState()] if failed.lost_state else []
-        return [*forget, RecoverLater(problem) if failed.lost_others else Fail(problem)]
+        if failed.lost_others:
+            return [note, *forget, RecoverLater(problem)]
+        where = f"; {SEE_TRAINING}" if failed.traceback else ""
+        return [note, *forget, Fail(f"{problem}{where}")]
 
     def _built(self, rank: int) -> list[Instruction]:
         if not self._is_last(Start, self.term, rank):

@@ -16,6 +16,7 @@ from spotlight.record.trainer_events import TrainerOutOfReach as TrainerOutOfRea
 from spotlight.record.trainer_events import TrainersBuilt as TrainersBuilt
 from spotlight.record.trainer_events import TrainersFound as TrainersFound
 from spotlight.record.trainer_events import TrainersLost as TrainersLost
+from spotlight.record.trainer_events import TrainingFailed as TrainingFailed
 from spotlight.types import WorkerState
 
 # --- the job ---
@@ -125,6 +126,8 @@ class CallbackTrouble(RunEvent, frozen=True, kw_only=True, tag="callback_trouble
     slow."""
     error: str = ""
     """The last error."""
+    traceback: str = ""
+    """Where the callback raised it; empty if it raised none."""
 
 
 class GroupDropped(RunEvent, frozen=True, kw_only=True, tag="group_dropped"):

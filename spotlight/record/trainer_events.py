@@ -38,6 +38,17 @@ class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of
     """Seconds without an answer of the rank itself after which other workers take over."""
 
 
+class TrainingFailed(RunEvent, frozen=True, kw_only=True, tag="training_failed"):
+    """A trainer could not do what it was told to."""
+
+    worker: str
+    """Name of the worker that trains."""
+    error: str
+    """What went wrong."""
+    traceback: str = ""
+    """Where a loss of the user's own, or a library, raised; empty if none did."""
+
+
 class TrainersLost(RunEvent, frozen=True, kw_only=True, tag="trainers_lost"):
     """Trainers are lost, so others go on from the state that they left."""
 

@@ -7,12 +7,19 @@ from trainers_kit import LISTENS_AT, NOTHING, PATIENCE_S, Worker, machine, offer
 
 from spotlight.policies import trainer_orders as orders
 from spotlight.policies.resume import ResumePoint
-from spotlight.policies.trainers import MOST_RECOVERIES, Facts, TrainerMachine, next_recovery
+from spotlight.policies.trainers import (
+    MOST_RECOVERIES,
+    SEE_TRAINING,
+    Facts,
+    TrainerMachine,
+    next_recovery,
+)
 from spotlight.record.run_events import (
     TrainerOutOfReach,
     TrainersBuilt,
     TrainersFound,
     TrainersLost,
+    TrainingFailed,
 )
 
 TERM = 7
@@ -465,10 +472,24 @@ def test_a_former_trainer_that_was_given_up_and_is_appointed_again_is_there():
 def test_a_failure_is_the_jobs_unless_others_were_out_of_reach(lost_state):
     trainers = ready(FIRST)
     failed = orders.HasFailed("no memory", lost_others=False, lost_state=False)
-    assert trainers.reported(0, TERM, failed) == [orders.Fail("trainer rank 0: no memory")]
+    _, *follows = trainers.reported(0, TERM, failed)
+    assert follows == [orders.Fail("trainer rank 0: no memory")]
     alone = orders.HasFailed("no answer", lost_others=True, lost_state=lost_state)
     later = orders.RecoverLater("trainer rank 0: no answer")
-    assert trainers.reported(0, TERM, alone) == [orders.ForgetState()] * lost_state + [later]
+    _, *follows = trainers.reported(0, TERM, alone)
+    assert follows == [orders.ForgetState()] * lost_state + [later]
+
+
+@pytest.mark.parametrize("lost_others", [False, True])
+def test_a_failure_is_written_down_with_where_the_loss_raised(lost_others):
+    trainers = ready(FIRST)
+    where = "Traceback ...\nKeyError: 'mask'"
+    failed = orders.HasFailed("LossFailed: it raised", lost_others, False, where)
+    note, end = trainers.reported(0, TERM, failed)
+    event = TrainingFailed(worker="a/0", error="LossFailed: it raised", traceback=where)
+    assert note == orders.Note(event)
+    if not lost_others:
+        assert end == orders.Fail(f"trainer rank 0: LossFailed: it raised; {SEE_TRAINING}")
 
 
 def test_a_job_whose_trainers_are_always_lost_ends():

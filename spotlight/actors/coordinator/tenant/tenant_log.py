@@ -48,6 +48,7 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.TrainersBuilt: "info",
     run_events.TrainerOutOfReach: "warning",
     run_events.TrainersLost: "warning",
+    run_events.TrainingFailed: "error",
 }
 """The events that are told whatever they say. Nodes that come and go are the coordinator's to
 tell."""
@@ -91,6 +92,7 @@ class TenantLog:
         if level is None:
             return
         fields = event.fields()
+        fields.pop("traceback", None)  # many lines, which are in the run folder
         if isinstance(event, _OFTEN):
             why = fields.get("error") or fields.get("reason") or ""
             self._often.line(level, event.name, about=why, **fields)
