@@ -197,6 +197,6 @@ async def test_a_request_that_ends_every_process_costs_its_group_and_not_the_job
     assert [record["iteration"] for record in iterations(end.run_folder)] == [0, 1, 2]
     (dropped,) = events(end.run_folder, "group_dropped")
     assert dropped["iteration"] == 1
-    assert "quarantined" in dropped["reason"]
-    quarantined = [RequestId.parse(name) for name in end.quarantined]
-    assert {(it.iteration, it.group) for it in quarantined if it is not None} == {(1, 0)}
+    assert "every node that took it was lost" in dropped["reason"]
+    given_up = [RequestId.parse(name) for name in end.given_up]
+    assert {(it.iteration, it.group) for it in given_up if it is not None} == {(1, 0)}

@@ -151,7 +151,7 @@ async def test_the_whole_spot_pool_may_die_in_the_middle(town: Town) -> None:
     assert end.outcome == "finished"
     (lost,) = events(end.run_folder, "node_lost")
     assert lost["node"] == "spot"
-    assert end.reissued > 0
+    assert end.handed_on > 0
     assert [r["samples"] for r in iterations(end.run_folder)] == [8, 8, 8]
     assert [status.name for status in end.workers] == ["reserved/0"]
     for iteration, samples in enumerate(trained_samples(town.world.trained)):
