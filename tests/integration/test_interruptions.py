@@ -24,6 +24,7 @@ from tests.integration.conftest import (
     wait_for_phase,
     wait_until,
 )
+from tests.worker_templates import apart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]  # several whole runs each
 
@@ -68,7 +69,8 @@ def test_slurms_notice_ends_a_run_that_can_be_resumed(
     workplace: Workplace, number: signal.Signals
 ) -> None:
     run = workplace.folder / "run"
-    process = workplace.start(*SPOTLIGHT, "run", workplace.job(), "--run-folder", run)
+    words = ("run", workplace.job(), "--run-folder", run)
+    process = workplace.start(*SPOTLIGHT, *words, env=apart())
     wait_for_phase(run, "train", 1)
 
     for one in (*descendants(process.pid), process):
@@ -109,7 +111,7 @@ def test_a_run_whose_processes_were_all_killed_resumes(workplace: Workplace) -> 
     job = workplace.job(iterations=3)
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
-    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken, env=apart())
     wait_for_phase(broken, "rollout", 1)
     children = descendants(process.pid)
 
@@ -171,7 +173,7 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
     )
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
-    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken)
+    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken, env=apart())
     workers, nodes = ("reserved-0/0", "spot-0/0"), ("spot-0", "reserved-0")
     victims = (*workers, "template", *nodes, "coordinator")
     struck = set[int]()
