@@ -95,10 +95,9 @@ def test_a_run_whose_reader_goes_away_runs_to_its_end(workplace: Workplace) -> N
     assert [event["outcome"] for event in events(run, "run_finished")] == ["finished"]
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_run_whose_streams_are_closed_runs_to_its_end(workplace: Workplace, closed: str) -> None:
+def test_a_run_whose_streams_are_closed_runs_to_its_end(workplace: Workplace) -> None:
     run = workplace.folder / "run"
-    command = f'exec "$@" {closed}'
+    command = 'exec "$@" <&- >&- 2>&-'
     words = ["run", workplace.job(iterations=1), "--run-folder", run]
     process = workplace.start("sh", "-c", command, "sh", *SPOTLIGHT, *words)
 
@@ -169,7 +168,7 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
     """One after another, each an iteration later: workers, the process that they are forked from,
     nodes and the coordinator."""
     job = workplace.job(
-        iterations=10, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
+        iterations=8, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
     )
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
@@ -193,7 +192,7 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
 
     assert process.returncode == 0, output
     assert len(struck) == len(victims)
-    assert [line["iteration"] for line in metrics(broken, "iteration")] == list(range(10))
+    assert [line["iteration"] for line in metrics(broken, "iteration")] == list(range(8))
     assert _figures(broken) == _figures(whole)
     expected = _final_weights(whole)
     for name, tensor in _final_weights(broken).items():
