@@ -22,6 +22,7 @@ from spotlight.transport.control.keys import KeyPair
 from spotlight.types import Pool, TokenRole
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
+from tests.worker_templates import apart
 
 LIMIT_S = 120.0
 
@@ -77,8 +78,10 @@ class Place:
 
     def node(self, name: str, *options: str | Path, forks: bool = False) -> subprocess.Popen[str]:
         """A node that joins; its workers are processes below it if it `forks` them itself."""
-        template = () if forks else self._template
-        return self.workplace.daemon("node", "--name", name, *template, *options)
+        words = ("--name", name, *options)
+        if forks:
+            return self.workplace.daemon("node", *words, env=apart())
+        return self.workplace.daemon("node", *words, *self._template)
 
     def refused(self, name: str, *options: str | Path) -> str:
         """The one line with which a node ends that is not let in."""
