@@ -14,7 +14,9 @@ from spotlight.running.loop_thread import LoopThread
 
 
 @contextmanager
-def shared_template(folder: Path, preload: str = "spotlight.actors.worker.preload") -> Iterator[str]:
+def shared_template(
+    folder: Path, preload: str = "spotlight.actors.worker.preload"
+) -> Iterator[str]:
     """Its address, for `--template` of nodes; it logs into the folder."""
 
     async def begin() -> TemplateOwner:
