@@ -18,6 +18,10 @@ WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]
 """What a worker does, in one word."""
+JobKind = Literal["job", "session"]
+"""A session is a job of which another program has the loop."""
+JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
+"""How far a job of a queue is, in one word."""
 
 Pool = Literal["reserved", "spot"]
 TokenRole = Literal["node", "operator", "submitter", "observer"]

@@ -76,7 +76,7 @@ class CoordinatorClient:
     ) -> JobStatus:
         """End the job; returns the status before. Raises `RequestRefused` for that of somebody
         else."""
-        message = CancelJob(reason)
+        message = CancelJob(reason=reason)
         answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
         if isinstance(answer, CancelRefused):
             raise RequestRefused(answer.reason)

@@ -68,6 +68,8 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
         ("a/../..", "is not below"),
         ("link/run", "is not below"),
         (".running", "the name of a file of the coordinator"),
+        ("queue.records", "the name of a file of the coordinator"),
+        ("queue.records.part/run", "the name of a file of the coordinator"),
         (".coordinator/run", "the name of a file of the coordinator"),
         ("there/artifacts.d/run", "inside of another run"),
         ("a\0b", "control characters"),

@@ -43,6 +43,8 @@ log = structlog.get_logger(__name__)
 
 OPERATOR = "operator"
 """Whose everything is that belongs to no submitter."""
+HIGHEST_PRIORITY = 100
+"""Operators may give jobs any priority."""
 VERSION = 1
 _ID_LETTERS = string.ascii_lowercase + string.digits
 _ID_LENGTH = 6
@@ -109,6 +111,14 @@ class KeyRing:
         if passport is None or passport.role not in ("operator", "submitter"):
             return ""
         return OPERATOR if passport.role == "operator" else passport.token
+
+    def highest_priority(self, address: str) -> int:
+        """Up to which the jobs of whoever is at an address may go before others."""
+        return HIGHEST_PRIORITY if self.user(address) == OPERATOR else 0
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
 
     def knows(self, join: JoinToken) -> bool:
         """Whether a user's token was made here and has not ended, and leads here."""

@@ -192,6 +192,7 @@ class NodeScheduler(Actor):
     def follow(self, plan: NodePlan) -> None:
         """Have what the latest plan says."""
         self._leaving.follow_user(plan.coordinator, plan.notice)
+        self._leaving.follow_sharing(plan.give_back_in_s)
         if plan.job is not None:
             self._follow_job(plan.job)
         elif plan.over:

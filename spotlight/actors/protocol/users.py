@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import Record, WorkerState
+from spotlight.types import JobKind, JobState, Record, WorkerState
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
+Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
+"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
+Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
+"""Jobs of a higher one begin first."""
 
 
 class SubmitJob(Message, frozen=True):
-    """Start a job, or continue the one in `run_folder`."""
+    """Put a job into the queue, or the run in `run_folder`, which goes on."""
 
     job: JobSpec
     run_folder: str
     resume: bool
+    weight: Weight = 1.0
+    priority: Priority = 0
 
 
 class JobAccepted(Message, frozen=True):
-    """The job runs; its files are in `run_folder`."""
+    """The job is in the queue, whatever happens to the coordinator, with its files in
+    `run_folder`."""
 
     job_id: str
     run_folder: str
 
 
 class JobRefused(Message, frozen=True):
-    """The job does not run, and why."""
+    """The job is not in the queue, and why."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
+
+
+class JobUnknown(Message, frozen=True):
+    """There is no job of that id or name, or there are several; `reason` says which there are."""
 
     reason: str
 
@@ -38,9 +56,12 @@ class JobRefused(Message, frozen=True):
 
 
 class CancelJob(Message, frozen=True):
-    """End the job now; it can be resumed from its run folder. Answered with the `JobStatus` before,
-    or with `CancelRefused`."""
+    """End a job now, or take it out of the queue; it can be resumed from its run folder. Answered
+    with the `JobStatus` before, or with `CancelRefused` or `JobUnknown`."""
 
+    job: str = ""
+    """This is its id, the beginning of its id, or its name. Empty: the only one that has not ended.
+    """
     reason: str = "cancelled by the user"
 
     def __post_init__(self) -> None:
@@ -57,7 +78,50 @@ class CancelRefused(Message, frozen=True):
 
 
 class GetStatus(Message, frozen=True):
-    """Ask for a `JobStatus`."""
+    """Ask for a `JobStatus`, or `JobUnknown`."""
+
+    job: str = ""
+    """This is its id, the beginning of its id, or its name. Empty: the one that runs for the
+    longest, or else the one that ended last."""
+
+
+class ListJobs(Message, frozen=True):
+    """Ask for a `JobList`."""
+
+
+class JobEntry(Record, frozen=True):
+    """A job or session in the list of them."""
+
+    id: str
+    name: str
+    kind: JobKind
+    owner: str
+    """This is the id of a submitter's join token, or the operators'."""
+    state: JobState
+    weight: float
+    priority: int
+    submitted_at: float
+    """Seconds since 1970. So are those below."""
+    began_at: float | None = None
+    """It is None for one that waits for its first start."""
+    ended_at: float | None = None
+    run_folder: str = ""
+    iteration: int = 0
+    iterations: int = 0
+    nodes: int = 0
+    """So many nodes work for it."""
+    note: str = ""
+    """What it waits for, or why it ended as it did."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "note", most=LONGEST_ERROR)
+
+
+class JobList(Message, frozen=True):
+    """All jobs and sessions that have not ended, in the order in which they are to begin, and the
+    latest of the others."""
+
+    jobs: tuple[JobEntry, ...]
 
 
 class WorkerStatus(Record, frozen=True):
@@ -97,6 +161,11 @@ class JobStatus(Message, frozen=True):
     """Progress of the job, for people; without arguments it says that there is no job."""
 
     job: str = ""
+    id: str = ""
+    owner: str = ""
+    """This is the id of a submitter's join token, or the operators'."""
+    weight: float = 1.0
+    priority: int = 0
     phase: str = "waiting"
     iteration: int = 0
     iterations: int = 0
@@ -142,13 +211,35 @@ class JobStatus(Message, frozen=True):
 
 
 class PreemptNode(Message, frozen=True):
-    """User to coordinator: give a node notice as its cloud would. Answered with `Acknowledged` or
-    `NodeUnknown`.
+    """User to coordinator: give a node notice as its cloud would. Answered with `Acknowledged`,
+    `NodeUnknown` or `ConsentNeeded`.
     """
 
     node: str
     notice_s: NoticeSeconds
     cancel: bool
+    yes: bool = False
+    """Do it even if a job cannot train then."""
+
+
+class DrainNode(Message, frozen=True):
+    """User to coordinator: a node gives its work back and stays, with nothing to do, until that is
+    taken back (`cancel`). Answered with `Acknowledged`, `NodeUnknown` or `ConsentNeeded`.
+    """
+
+    node: str
+    cancel: bool
+    yes: bool = False
+    """Do it even if a job cannot train then."""
+
+
+class ConsentNeeded(Message, frozen=True):
+    """Nothing was done; say `yes` to have it done all the same."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason")
 
 
 class NodeUnknown(Message, frozen=True):
