@@ -41,9 +41,9 @@ from spotlight.policies.exploration.reward_scales import combined, each_reward, 
 from spotlight.policies.exploration.reward_spread import (
     FADING,
     POPULATION_FADING,
+    ContinuousRewards,
     Evidence,
     Knowledge,
-    RewardKind,
     Standing,
 )
 
@@ -86,7 +86,7 @@ class BanditPlanner:
         most: most candidates for one group, at least K.
         trained: groups that are trained on, the first so many of them unless others contrast more;
             all by default.
-        rewards: what kind of rewards a candidate is given. Several are summed as `reward_scales`
+        rewards: the rewards that a candidate is given. Several are summed as `reward_scales`
             describes.
         weights: of the rewards; equal by default.
         categories: one per group; a prompt that was never met is taken to be like its category.
@@ -107,7 +107,7 @@ class BanditPlanner:
         keep: int,
         candidates: int,
         most: int,
-        rewards: RewardKind,
+        rewards: ContinuousRewards,
         trained: int | None = None,
         weights: Sequence[float] | None = None,
         categories: Sequence[str] | None = None,
