@@ -36,6 +36,8 @@ _ORDINARY: tuple[Reason, ...] = (
     "late_reply",
 )
 """What happens whenever a process or an actor ends while others still talk to it."""
+_LOG_INTERVAL_S = 1.0
+"""Seconds between two lines of the same reason."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -51,10 +53,10 @@ class DeadLetter(msgspec.Struct, frozen=True):
 class DeadLetters:
     """A bounded ring of the latest dead letters and a counter for each reason."""
 
-    def __init__(self, kept: int = 256, log_interval_s: float = 1.0) -> None:
+    def __init__(self, kept: int = 256) -> None:
         self.counts: Counter[Reason] = Counter()
         self._latest: deque[DeadLetter] = deque(maxlen=kept)
-        self._log_limiter = LogLimiter(log_interval_s)
+        self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
 
     def __len__(self) -> int:
         """How many there ever were."""

@@ -54,7 +54,6 @@ class ZeroMQTransport:
         guests: Guests | None = None,
         dialect: Dialect = ANY_DIALECT,
         advertise: str | None = None,
-        incarnation: int | None = None,
         settings: ZeroMQSettings | None = None,
     ) -> None:
         """`keys` are fresh unless given, and `guests` nobody. Port 0 of `bind` chooses a free one.
@@ -65,7 +64,7 @@ class ZeroMQTransport:
         self.guests = guests if guests is not None else Guests()
         self.dialect = dialect
         self.address = f"{place_of(advertise or bind)}/{self._keys.public}"
-        self.incarnation = incarnation or time.time_ns() // 1_000_000
+        self.incarnation = time.time_ns() // 1_000_000
         self.settings = settings or ZeroMQSettings()
         self._bind = bind
         self._advertise = advertise

@@ -82,7 +82,6 @@ class RequestQueue:
         table: decides; nobody else changes it.
         journal: of the run.
         metadata: of prompts, by their text: it goes along with their requests.
-        lease_s: a lease ends so long after its holder was heard.
     """
 
     def __init__(
@@ -93,14 +92,12 @@ class RequestQueue:
         table: RequestTable,
         journal: JobJournal,
         metadata: Mapping[str, str],
-        lease_s: float,
     ) -> None:
         self._owner = owner
         self._table = table
         self._journal = journal
         self._metadata = metadata
         self._actor = actor
-        self._lease_s = lease_s
         self._outline: Hashable = ()
         """The outline of the backlog when it was told last."""
         self._to_do: deque[Instruction | _Reply] = deque()
@@ -272,7 +269,7 @@ class RequestQueue:
     def _do(self, instruction: Instruction | _Reply) -> None:
         match instruction:
             case GrantLease(worker, lease, requests, commits, commit_every):
-                grant = Grant(lease, self._lease_s, requests, commits, commit_every)
+                grant = Grant(lease, requests, commits, commit_every)
                 log.debug("lease_granted", lease=lease)
                 if not self._tell(worker, grant):
                     self.carry_out(self._table.unreachable(worker, lease, self._now()))
