@@ -169,7 +169,7 @@ class ZeroMQTransport:
         self.door.close()
         context.destroy(linger_ms)  # waits for slow peers, but no longer than that
 
-    # --- LinkOwner --------------------------------------------------------------------
+    # --- for its links ----------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         """A link's peer is known: make it the way there, unless another link is already."""
@@ -248,7 +248,7 @@ class ZeroMQTransport:
         else:
             self.refuse(link, f"refused: {error}")
 
-    # --- RouterOwner ------------------------------------------------------------------
+    # --- for its router ---------------------------------------------------------------
 
     def report_rejected(self, address: str, reason: Rejection, detail: str) -> None:
         """Count what was not taken."""

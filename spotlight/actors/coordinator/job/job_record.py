@@ -5,7 +5,7 @@ nothing is written after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -16,14 +16,10 @@ from spotlight.errors import RunFolderError
 from spotlight.record.run_events import RunEvent
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
+
 log = structlog.get_logger(__name__)
-
-
-class Endable(Protocol):
-    """What cannot go on without its records."""
-
-    def fail(self, reason: str) -> None:
-        """End it."""
 
 
 class JobRecord:
@@ -35,7 +31,7 @@ class JobRecord:
         job: ends when something cannot be written.
     """
 
-    def __init__(self, run: RunRecord, name: str, job: Endable) -> None:
+    def __init__(self, run: RunRecord, name: str, job: JobRunner) -> None:
         self.run = run
         self._log = EventLog(name)
         self._job = job
