@@ -3,7 +3,7 @@ has the largest.
 
 That subset always consists of some of the lowest and some of the highest rewards (PODS, arXiv
 2504.13818). Floating point: this ranks prompts. Which seeds are kept is decided exactly, in
-`selection`.
+`planners`.
 """
 
 from __future__ import annotations
