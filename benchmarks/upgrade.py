@@ -101,6 +101,11 @@ class Site:
             raise RuntimeError(f"{arguments}: {finished.stderr}")
         return finished.stdout.strip()
 
+    def joined(self) -> set[str]:
+        """The names of the nodes that are there."""
+        nodes = json.loads(self.done("nodes", "--json"))
+        return {node["name"] for node in nodes if node["is_connected"]}
+
     def wait(self, is_so: Callable[[], object], what: str) -> None:
         """Until it is so."""
         deadline = time.monotonic() + _LIMIT_S
@@ -160,8 +165,9 @@ def _update(base: Path, earlier: Path, *, quick: bool) -> Found:
         updated, after = site.runs / "updated-001", site.runs / "updated-002"
         site.code = earlier
         coordinator = site.start_coordinator()
-        options = {pool: ("--join", _new_token(site, pool)) for pool in ("reserved", "spot")}
+        options = {pool: _identity(site, pool) for pool in ("reserved", "spot")}
         nodes = {pool: site.start_node(pool, *options[pool]) for pool in options}
+        site.wait(lambda: site.joined() == set(nodes), "node")
         site.done("submit", str(job))
         site.wait(lambda: _trained(updated) >= iterations // 3, "iteration")
         site.done("preempt", "spot", "--notice", "60")
@@ -178,12 +184,11 @@ def _update(base: Path, earlier: Path, *, quick: bool) -> Found:
         return _compared(updated, after, before, iterations)
 
 
-def _new_token(site: Site, pool: str) -> str:
-    """A file with a token for nodes, as often as there are some."""
-    file = site.folder / f"{pool}.token"
-    token = site.done("token", "new", "--pool", pool, "--uses", "10")
-    write_secret_file(file, token)
-    return f"@{file}"
+def _identity(site: Site, pool: str) -> tuple[str, ...]:
+    """The options by which a node comes in, and is known when it comes again."""
+    token = site.folder / f"{pool}.token"
+    write_secret_file(token, site.done("token", "new", "--pool", pool))
+    return "--join", f"@{token}", "--key-file", str(site.folder / f"{pool}.key")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

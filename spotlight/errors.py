@@ -19,7 +19,9 @@ SpotlightError
 │   ├── AccessRefused         a coordinator lets this process in not at all; says why
 │   │   └── AccessLost            it did, and does not any more
 │   ├── UnknownJob            no job has that id or name, or several have; says which there are
+│   ├── UnknownNode           no node has that name; says which there are
 │   └── RequestRefused        the coordinator refuses, with the reason
+│       └── ConsentMissing        it asks whether that is meant: a job could not go on then
 ├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
@@ -164,8 +166,20 @@ class UnknownJob(UserError):
     exit_code = 4
 
 
+class UnknownNode(UserError):
+    """No node of a coordinator has that name; the message says which there are."""
+
+    exit_code = 4
+
+
 class RequestRefused(UserError):
     """The coordinator refuses; the message gives its reason."""
+
+
+class ConsentMissing(RequestRefused):
+    """Nothing was done: a job could not go on then. It is done for who says that they mean it."""
+
+    exit_code = 5
 
 
 class WeightsRefused(UserError):

@@ -45,6 +45,8 @@ class Journal:
         """Bytes of the file, if it had been written anew when it was opened or was written anew
         last."""
         self._has_begun = False
+        self.was_taken_over = False
+        """It was read from a journal of 0.1.0 just now."""
         self._refusal: JournalError | None = None
         """Why it takes no more; None while it does."""
 
@@ -185,6 +187,7 @@ class Journal:
 
     def _take_over(self, database: Path, owner: str | None) -> None:
         former = sqlite_journal.read(database)
+        self.was_taken_over = True
         self._content.owner = owner or former.owner
         self._content.term = former.term
         self._content.records = {
