@@ -65,16 +65,14 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return refuse
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
-def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path, command: str) -> None:
-    line = refusal(command, "--resume", tmp_path, "--run-folder", tmp_path / "other")
+def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("run", "--resume", tmp_path, "--run-folder", tmp_path / "other")
     assert "--run-folder: a run that is resumed stays in its folder" in line
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
-def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path, command: str) -> None:
+def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path) -> None:
     for words in ((), ("job.yaml", "--resume", tmp_path)):
-        assert "give either a job file or --resume RUN" in refusal(command, *words)
+        assert "give either a job file or --resume RUN" in refusal("run", *words)
 
 
 @pytest.mark.parametrize(
