@@ -171,7 +171,8 @@ def _is_half_done(run: Path) -> bool:
     """Whether a commit is saved of a sample that is in the middle of its steps."""
     journal = run / JOURNAL
     saved = saved_rows({journal: journal.read_bytes()})
-    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in saved.values())
+    rows = [row for of_job in saved.values() for row in of_job.values()]
+    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in rows)
 
 
 def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> None:

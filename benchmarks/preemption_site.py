@@ -41,7 +41,7 @@ from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
-from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.fleet.fleet_events import Heard, Terms
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.rows import Lease
 from spotlight.policies.step_times import StepTimes
@@ -120,13 +120,13 @@ class _Coordinator(Actor):
     async def started(self) -> None:
         """The job begins."""
         self.fleet = Fleet(self, self)
-        self.plans = self.fleet.begin("job")
+        self.plans = self.fleet.begin("job", Terms())
 
-    def node_reported(self, report: NodeReport) -> None:
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
         """The job hears of it."""
         self.fleet.handle(Heard("job", report))
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
         """What they had is told with their last report."""
 
     @handles(NodeReport)

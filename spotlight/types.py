@@ -18,6 +18,16 @@ WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]
 """What a worker does, in one word."""
+JobKind = Literal["job", "session"]
+"""A session is a job of which another program has the loop."""
+JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
+"""How far a job of a queue is, in one word."""
+HIGHEST_PRIORITY = 100
+MOST_WEIGHT = 1000
+Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
+"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
+Priority = Annotated[int, msgspec.Meta(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY)]
+"""Jobs of a higher one begin first."""
 
 Pool = Literal["reserved", "spot"]
 TokenRole = Literal["node", "operator", "submitter", "observer"]

@@ -17,8 +17,9 @@ from spotlight.jobs.resuming import job_with
 from spotlight.record.run_events import SegmentBegan
 from spotlight.running.forking import make_fork, plan_fork
 from spotlight.store.run_folder import RunFolder
-from spotlight_simulation.chaos import chaos_job, scratch_folder, silence
+from spotlight_simulation.chaos import scratch_folder, silence
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import chaos_job
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
 from spotlight_simulation.simulated_user import look
@@ -90,12 +91,12 @@ async def _lives(folder: Path, job: JobSpec, changes: Sequence[str], fork_at: in
             await cluster.start_node(node.name)
         await _to_its_end(cluster, SubmitJob(job, str(path), resume=False))
         for number, change in enumerate(changes):
-            job, made = job_with(job, [change]), (change,)
+            job, made = job_with(job, [change]), [change]
             if number == 0 and fork_at is not None:
                 fork = plan_fork(f"{path}@{fork_at}", made, None)
                 make_fork(fork)
-                path, made = fork.folder, ()
-            await _to_its_end(cluster, SubmitJob(job, str(path), resume=True, changes=made))
+                path, made = fork.folder, []
+            await _to_its_end(cluster, SubmitJob(job, str(path), resume=True, changes=tuple(made)))
     return path
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.live.cluster import LiveCluster
+from benchmarks.live.cluster import LiveCluster, one_reserved
 from benchmarks.live.network import (
     LiveNetwork,
     Loopback,
@@ -204,7 +204,7 @@ async def _run_job(
     faults: Sequence[Fault],
     spot: Sequence[int],
 ) -> _Running:
-    cluster = LiveCluster(folder, network, reserved=1, spot=spot)
+    cluster = LiveCluster(folder, network, one_reserved(1, spot))
     running = _Running(folder / "run", cluster=cluster)
     async with cluster, connect(cluster.join) as client:
         await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
@@ -284,7 +284,7 @@ async def _notice(
 ) -> bool:
     """A user's word; the coordinator may be away, or not know the node."""
     try:
-        await client.preempt(node, notice_s, cancel=cancel)
+        await client.preempt(node, notice_s, cancel=cancel, yes=True)
     except (ActorError, RequestRefused):
         return False
     return True

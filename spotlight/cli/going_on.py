@@ -1,4 +1,4 @@
-"""The commands that go on with a run: further than it got, or another way."""
+"""What comes after a run: going on with it, further or another way, and its weights for others."""
 
 from __future__ import annotations
 
@@ -7,26 +7,45 @@ from typing import Annotated
 
 import typer
 
-from spotlight.cli.options import JoinOption, SetOption
-from spotlight.cli.reaching import reaching
+from spotlight.cli.jobs import submit
+from spotlight.cli.options import (
+    JoinOption,
+    JsonOption,
+    PriorityOption,
+    SetOption,
+    WeightOption,
+)
+from spotlight.cli.reaching import asking
+from spotlight.types import ExportedWeights, ExportFormat
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that has ended, however it did.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|JOB",
+            help="Folder of a run that has ended, however it did, or id or name of its job.",
+        ),
+    ],
     changes: SetOption = None,
+    weight: WeightOption = 1.0,
+    priority: PriorityOption = 0,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait until the job has ended; the exit code says how."),
+    ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the job until it has ended, as `watch` does.")
+    ] = False,
     join: JoinOption = "",
+    as_json: JsonOption = False,
 ) -> None:
-    """Have a running coordinator go on with a run, with the changes that --set names. On this
-    machine alone, `spotlight run --resume RUN` does the same."""
-    from spotlight.running.client import submit_job
-    from spotlight.store.run_folder import read_continued
-
-    folder = run.resolve()
-    job, wanted = read_continued(folder, changes or ()), tuple(changes or ())
-    accepted = reaching(
-        join, lambda token: submit_job(token, job, str(folder), resume=True, changes=wanted)
-    )
-    typer.echo(f"submitted `{job.name}`; its files are in {accepted.run_folder}")
+    """Have a coordinator go on with a run, with the changes that --set names. Without a
+    coordinator, `spotlight run --resume RUN` does the same on this machine."""
+    folder = Path(run)
+    if not folder.exists() and "/" not in run:
+        folder = Path(asking(join, lambda client: client.status(run)).run_folder or run)
+    submit(None, folder, None, changes, "", weight, priority, wait, watch, join, as_json)
 
 
 def fork(
@@ -51,3 +70,38 @@ def fork(
     make_fork(planned)
     typer.echo(f"{planned.folder}: begins after {planned.completed} iterations of {planned.run}")
     typer.echo(f"continue with: spotlight run --resume {planned.folder}")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder of a run, finished or not.")],
+    weights: Annotated[
+        ExportedWeights,
+        typer.Option(
+            help="best: the averaged weights with the best validation; checked: those that are best"
+            " by validation.rewards; ema: those of the newest checkpoint; newest: its weights as"
+            " trained."
+        ),
+    ] = "best",
+    format: Annotated[
+        ExportFormat,
+        typer.Option(
+            help="Who loads it: diffusers, (adapters only) peft, or as a whole pipeline both"
+            " diffusers and `model.checkpoint` of a job."
+        ),
+    ] = "diffusers",
+    to: Annotated[Path | None, typer.Option(help="A new folder; default RUN/exports/....")] = None,
+) -> None:
+    """Write the weights of a run in a format that others load."""
+    from spotlight.cli.processes import run_in_process
+    from spotlight.exports.plan import plan_export
+    from spotlight.preflight.checks import WORKER_MODULES, require_packages
+
+    plan = plan_export(
+        run.resolve(), weights=weights, format=format, folder=to.resolve() if to else None
+    )
+    require_packages(WORKER_MODULES, "worker", "an export needs")
+    code = run_in_process("spotlight.exports.process", plan, "the export")
+    if code:
+        raise typer.Exit(code)
+    score = "" if plan.score is None else f", validation {plan.score:.3f}"
+    typer.echo(f"weights after {plan.iteration} iterations{score}: {plan.folder}")

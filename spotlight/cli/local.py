@@ -13,8 +13,9 @@ from rich.live import Live
 from spotlight.actors.protocol import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
 from spotlight.cli.job_files import read_job
-from spotlight.cli.live import mirror_trouble, plain_line, render, summary_table
+from spotlight.cli.live import mirror_trouble, summary_table
 from spotlight.cli.plan import plan_lines
+from spotlight.cli.terminal_view import TerminalView
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
@@ -101,7 +102,7 @@ async def _run(
     for number in NOTICE_SIGNALS:
         loop.add_signal_handler(number, stop.wish, f"{number.name}: this machine will be taken")
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        view = _View(console, live)
+        view = TerminalView(console, live)
         last = await run_local_job(
             job,
             folder,
@@ -115,27 +116,6 @@ async def _run(
         last = _broken_off(folder, console)
     _say_how_it_ended(last, folder, console)
     return _EXIT_CODES[last.outcome or "failed"]
-
-
-class _View:
-    """See `Observer`."""
-
-    def __init__(self, console: Console, live: Live) -> None:
-        self._console = console
-        self._live = live
-        self._line = ""
-
-    async def progress(self, status: JobStatus) -> None:
-        """See `Observer`."""
-        if self._console.is_terminal:
-            self._live.update(render(status), refresh=True)
-        elif (line := plain_line(status)) != self._line:
-            self._line = line
-            self._console.print(line, highlight=False, markup=False)
-
-    def tell(self, line: str) -> None:
-        """See `Observer`."""
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _broken_off(folder: Path, console: Console) -> JobStatus:

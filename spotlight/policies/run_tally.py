@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spotlight.policies.departure import SHARING
 from spotlight.record.run_events import (
     LateResults,
     LeasesExpired,
@@ -39,7 +40,7 @@ class RunTally:
     late_results: int = 0
     """Results that came without a valid lease, and did not count."""
     preemptions: int = 0
-    """Nodes that had notice, or were lost without."""
+    """Nodes that had notice, or were lost without; not those that another job got."""
     quarantined: list[str] = field(default_factory=list)
     """Ids of requests that were given up because every node that took them was lost."""
     _with_notice: set[str] = field(default_factory=set)
@@ -58,7 +59,8 @@ class RunTally:
             case RequestQuarantined():
                 self.quarantined.append(event.request)
             case NoticeReceived():
-                self.preemptions += event.node not in self._with_notice
+                is_new = event.node not in self._with_notice
+                self.preemptions += is_new and event.source != SHARING
                 self._with_notice.add(event.node)
             case NoticeWithdrawn():
                 self._with_notice.discard(event.node)

@@ -43,6 +43,7 @@ from spotlight.record.run_events import RunEvent, RunStarted, SegmentBegan, deco
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
+from spotlight.store.journal_content import OR_ANEW
 from spotlight.store.segments import (
     JOB,
     begun_at,
@@ -474,8 +475,8 @@ def _require_as_new(path: Path, journal: Journal) -> None:
         if completed > allowed:
             raise JournalError(
                 f"{journal.path} knows {known} iterations, and {what} {completed}: what was"
-                " written to it last is lost; put it back from a copy, or start the job again in"
-                " another run folder"
+                " written to it last is lost",
+                f"put it back from a copy, {OR_ANEW}",
             )
 
 
@@ -506,8 +507,8 @@ def _job_at_birth(journal: Journal) -> JobSpec | None:
     except (JobError, msgspec.MsgspecError) as error:
         version = journal.version_of(JOB)
         raise JournalError(
-            f"{journal.path}: the job that the run began with cannot be read ({error}); resume with"
-            f" Spotlight {version}, which wrote it"
+            f"{journal.path}: the job that the run began with cannot be read ({error})",
+            f"resume with Spotlight {version}, which wrote it",
         ) from error
 
 

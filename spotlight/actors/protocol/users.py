@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import msgspec
+from typing import Literal
 
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import Record, WorkerState
+from spotlight.types import JobKind, JobState, Record, WorkerState
+from spotlight.types import Priority as Priority
+from spotlight.types import Weight as Weight
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
-JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
-Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
-"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
-Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
-"""Jobs of a higher one begin first."""
 
 
 class SubmitJob(Message, frozen=True):
@@ -33,7 +28,8 @@ class SubmitJob(Message, frozen=True):
 
 
 class JobAccepted(Message, frozen=True):
-    """The job is in the queue, whatever happens to the coordinator; its files are in `run_folder`."""
+    """The job is in the queue, whatever happens to the coordinator, with its files in
+    `run_folder`."""
 
     job_id: str
     run_folder: str
@@ -96,7 +92,7 @@ class JobEntry(Record, frozen=True):
 
     id: str
     name: str
-    kind: Literal["job", "session"]
+    kind: JobKind
     owner: str
     """This is the id of a submitter's join token, or the operators'."""
     state: JobState
@@ -111,7 +107,7 @@ class JobEntry(Record, frozen=True):
     iteration: int = 0
     iterations: int = 0
     nodes: int = 0
-    """So many nodes work for it."""
+    """How many nodes work for it."""
     note: str = ""
     """What it waits for, or why it ended as it did."""
 
@@ -206,7 +202,8 @@ class JobStatus(Message, frozen=True):
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with trackers and workers: each names one, and says why it does not work."""
+    """What is wrong with trackers, exploration, the disk and workers: each names one, and says why
+    it does not work."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "job", "phase", "reason", "note", "troubles", most=LONGEST_ERROR)

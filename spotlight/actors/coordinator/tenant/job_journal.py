@@ -461,6 +461,6 @@ def _decode(journal: Journal, key: str, kind: type[RecordT]) -> RecordT:
     except msgspec.MsgspecError as error:
         version = journal.version_of(key)
         raise JournalError(
-            f"the journal's record {key} cannot be read ({error}); Spotlight {version} wrote it:"
-            " resume with that version"
+            f"the journal's record {key} cannot be read ({error})",
+            f"Spotlight {version} wrote it: resume with that version",
         ) from error
