@@ -30,7 +30,7 @@ from spotlight.process_start import outlive_notices, standard_streams
 _PANELS = {
     "Begin, on this machine": (init, plan, run, restore),
     "Jobs of a coordinator": (submit, resume, sweep, list_jobs, status, watch, logs, cancel),
-    "Results": (report, compare, export, fork),
+    "Results": (report, compare, fork, export),
     "Nodes and people of a coordinator": (nodes, drain, undrain, preempt, revoke),
     "Other": (doctor, serve_reward, chaos, version),
 }

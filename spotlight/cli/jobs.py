@@ -51,7 +51,7 @@ def submit(
     join: JoinOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Put a job into a coordinator's queue, or have it go on with a run as `resume` does."""
+    """Put a job into a coordinator's queue, or have it go on with an interrupted one."""
     import msgspec
 
     from spotlight.cli.job_files import check_choice, read_job
@@ -67,7 +67,7 @@ def submit(
     if job is not None:
         spec = read_job(job, [*(changes or ()), *named])
     else:
-        spec = read_continued(resume or Path(), changes or ())
+        spec = read_continued((resume or Path()).resolve(), changes or ())
     folder = resume or run_folder
     place = str(folder.resolve()) if folder else ""
     accepted = asking(
@@ -76,9 +76,9 @@ def submit(
             spec,
             place,
             resume=resume is not None,
+            changes=() if resume is None else tuple(changes or ()),
             weight=weight,
             priority=priority,
-            changes=(changes or ()) if resume is not None else (),
         ),
     )
     if as_json:

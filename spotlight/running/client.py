@@ -74,9 +74,9 @@ class CoordinatorClient:
         run_folder: str,
         *,
         resume: bool,
+        changes: Sequence[str] = (),
         weight: float = 1.0,
         priority: int = 0,
-        changes: Sequence[str] = (),
     ) -> JobAccepted:
         """Put a job into the queue, or a run that goes on, whose job has `changes` then; raises
         `RequestRefused` with the coordinator's reason."""

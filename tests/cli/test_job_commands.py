@@ -110,7 +110,7 @@ def test_a_run_goes_on_with_changes(
     assert out.startswith("submitted `small`, id small-3f9a")
     ((verb, name, folder, options),) = coordinator.asked
     assert (verb, name, folder) == ("submit", "small", str(run))
-    assert (options["resume"], options["changes"]) == (True, ["iterations=80"])
+    assert (options["resume"], options["changes"]) == (True, ("iterations=80",))
     assert options["weight"] == 2
     assert coordinator.specs[0].iterations == 80
 
