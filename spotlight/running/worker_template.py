@@ -9,6 +9,8 @@ from pathlib import Path
 
 from spotlight.actors.runtime.fork_owner import TemplateOwner
 
+LOG = "template.log"
+
 
 @asynccontextmanager
 async def worker_template(logs: Path, shared: str = "") -> AsyncIterator[str]:
@@ -17,7 +19,7 @@ async def worker_template(logs: Path, shared: str = "") -> AsyncIterator[str]:
     if shared:
         yield shared
         return
-    owner = TemplateOwner("spotlight.actors.worker.preload", os.environ, logs / "template.log")
+    owner = TemplateOwner("spotlight.actors.worker.preload", os.environ, logs / LOG)
     owner.start()
     try:
         yield owner.address
