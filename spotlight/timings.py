@@ -233,6 +233,21 @@ class RejoinTimings(_Ordered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharingTimings(_Ordered):
+    """How jobs share the nodes of a fleet."""
+
+    quantum_s: float = 1800.0
+    """A node works for a job at least so long before another one may have it, and longer for a
+    model that takes long to load."""
+    backfill_limit_s: float = 3600.0
+    """No later job begins before one that has waited for so long."""
+    give_back_s: float = 30.0
+    """A node that another job is to have stops after so long, with all work committed."""
+    look_s: float = 5.0
+    """Whether a node should move is looked at so often."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerTimings(_Ordered):
     """How long the actors of a worker's process wait."""
 
@@ -407,6 +422,7 @@ class Timings(_Ordered):
     dispatch: DispatchTimings = DispatchTimings()
     departure: DepartureTimings = DepartureTimings()
     rejoin: RejoinTimings = RejoinTimings()
+    sharing: SharingTimings = SharingTimings()
     worker: WorkerTimings = WorkerTimings()
     node: NodeTimings = NodeTimings()
     coordinator: CoordinatorTimings = CoordinatorTimings()

@@ -28,7 +28,7 @@ from spotlight_simulation.faults import FaultKind
 from spotlight_simulation.history import Happening, History
 
 if TYPE_CHECKING:
-    from spotlight_simulation.chaos import Run
+    from spotlight_simulation.job_life import Run
     from spotlight_simulation.memory_cluster import Cluster
 
 _MAY_END_A_JOB = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,10 @@ from spotlight.store.record_files import whole_event_lines
 class Trial:
     """A site, its honest user, and the figures that were measured there."""
 
-    def __init__(self, folder: Path, network: Network) -> None:
+    def __init__(self, folder: Path, network: Network, pause_s: float) -> None:
+        """The honest user rests for so long between two jobs."""
         self.site = Site(folder, network)
+        self._pause_s = pause_s
         self.figures: dict[str, Any] = {}
         self._network = network
         self._sniffer: Sniffer | None = None
@@ -113,6 +116,9 @@ class Trial:
             folder = await self._run()
             self._problems += differences(self._calm, folder, iterations)
             self._ran += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._is_last.wait()
 
     # --- figures --------------------------------------------------------------------------
 

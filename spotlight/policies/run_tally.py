@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spotlight.policies.departure import SHARING
 from spotlight.record.run_events import (
     MirrorFailed,
     NodeLost,
@@ -44,7 +45,7 @@ class RunTally:
     results_ignored: int = 0
     """Results that did not count, since the work had been taken back from who delivered them."""
     preemptions: int = 0
-    """Nodes that had notice, or were lost without."""
+    """Nodes that had notice, or were lost without; not those that another job got."""
     given_up: list[str] = field(default_factory=list)
     """Ids of requests that were given up because every node that took them was lost."""
     mirrored: int | None = None
@@ -71,7 +72,8 @@ class RunTally:
             case MirrorFailed():
                 self.mirror_failures += 1
             case NoticeReceived():
-                self.preemptions += event.node not in self._with_notice
+                is_new = event.node not in self._with_notice
+                self.preemptions += is_new and event.source != SHARING
                 self._with_notice.add(event.node)
             case NoticeWithdrawn():
                 self._with_notice.discard(event.node)

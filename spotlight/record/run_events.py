@@ -33,6 +33,31 @@ class RunStarted(RunEvent, frozen=True, kw_only=True, tag="run_started"):
     """How often the journal of the run had been opened by then; 0 in older records."""
 
 
+class SegmentBegan(RunEvent, frozen=True, kw_only=True, tag="segment_began"):
+    """The run goes on with other settings, or with another version of Spotlight, from here on."""
+
+    number: int
+    """The number of the segment, counted from 1."""
+    iteration: int
+    """Its first iteration, counted from 0."""
+    changes: tuple[str, ...] = ()
+    """The settings that differ from those of the segment before, each as `path: before -> after`.
+    """
+    version: str = ""
+    """The version of Spotlight that began the segment."""
+    source: str = ""
+    """The run and the iteration that it was forked from; empty if it continues its own run."""
+
+
+class WeightsTaken(RunEvent, frozen=True, kw_only=True, tag="weights_taken"):
+    """The run begins with weights that were trained before."""
+
+    source: str
+    """Where they come from, as `model.start` says it."""
+    score: float | None = None
+    """The validation score that they had in the run that they are from; None if it is not known."""
+
+
 class JournalTailDropped(RunEvent, frozen=True, kw_only=True, tag="journal_tail_dropped"):
     """The end of the journal was damaged, and the run continues from the part before it."""
 

@@ -21,6 +21,8 @@ from spotlight.record.run_events import (
     RunStarted,
     SamplesRegenerated,
     ScorerFailed,
+    SegmentBegan,
+    WeightsTaken,
     WorkerLost,
     WorkTakenBack,
 )
@@ -99,6 +101,13 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case RunStarted(resumed_from_iteration=iteration):
             where = "the beginning" if iteration is None else f"iteration {iteration}"
             return "Run resumed", f"from {where}", False
+        case SegmentBegan(number=number, iteration=iteration, changes=changes):
+            how = f"{'; '.join(changes) or 'the same settings'} (Spotlight {event.version})"
+            after = f", forked from {event.source}" if event.source else ""
+            return "Segment began", f"{number}, with iteration {iteration}{after}: {how}", False
+        case WeightsTaken(source=source, score=before):
+            had = "" if before is None else f", which had a validation score of {score(before)}"
+            return "Weights taken", f"from {source}{had}", False
         case NodeLost(node=node, pool=pool, reason=reason):
             return "Node lost", f"{node} ({pool or NONE}): {reason or NONE}", True
         case WorkerLost(worker=worker, reason=reason, requests_handed_on=kinds):

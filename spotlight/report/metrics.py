@@ -15,6 +15,7 @@ from spotlight.record.run_events import (
     NodeLost,
     RunFinished,
     RunStarted,
+    SegmentBegan,
     WorkerLost,
     WorkTakenBack,
 )
@@ -93,6 +94,16 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "nodes_lost": len(run.events_of(NodeLost)),
         "groups_dropped": len(run.events_of(GroupDropped)),
         "resumptions": len(resumptions(run)),
+        "segments": [
+            {
+                "number": each.number,
+                "iteration": each.iteration,
+                "changes": list(each.changes),
+                "version": each.version,
+                "source": each.source,
+            }
+            for each in run.events_of(SegmentBegan)
+        ],
         "pools": {
             pool: _times([lane for lane in workers if lane.pool == pool])
             for pool in dict.fromkeys(lane.pool for lane in workers)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -47,6 +47,9 @@ from spotlight.jobs import WorkSpec
 from spotlight.timings import Timings
 from spotlight.transport.control import Message
 
+if TYPE_CHECKING:
+    from spotlight.rollouts.rollouts import Rollouts
+
 log = structlog.get_logger(__name__)
 
 AnswerT = TypeVar("AnswerT", bound=Message)
@@ -58,16 +61,6 @@ _BYTES_AT_ONCE = 4 * 1024 * 1024
 
 class SessionUser(Actor):
     """The actor that the coordinator watches: the session's user is there while it lives."""
-
-
-class Program(Protocol):
-    """Whose session it is."""
-
-    async def deliver(self, done: DoneGroup) -> None:
-        """Take a group that is done: each is told once, before the coordinator forgets it."""
-
-    def lose(self, error: SpotlightError) -> None:
-        """The session cannot be gone on with; told once."""
 
 
 class SessionLink:
@@ -87,7 +80,7 @@ class SessionLink:
         work: WorkSpec,
         *,
         offers: Mapping[int, WeightsOffer],
-        program: Program,
+        program: Rollouts,
         timings: Timings = Timings(),
     ) -> None:
         self._system = system

@@ -5,6 +5,7 @@ happened, bit for bit.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def test_a_worker_that_stood_still_comes_too_late_and_changes_nothing(
     with _running(workplace, undisturbed) as run:
         node = run.daemon("spot-0")
         run.until(lambda: run.has("worker_state", worker="spot-0/0", state="rollout"), "its work")
-        (worker,) = (p for p in descendants(run.pid) if "spot-0/0" in p.cmdline())
+        (worker,) = (p for p in descendants(os.getpid()) if "spot-0/0" in p.cmdline())
         for process in (node, worker):  # a node that runs would end it
             process.suspend()
         run.until(lambda: run.has("node_lost", node="spot-0"), "its loss")

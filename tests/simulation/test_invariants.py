@@ -22,9 +22,10 @@ from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.requests.rows import Row, SavedRow
 from spotlight.types import BundleOffer, Commit
 from spotlight_simulation import fake_denoising, invariants, wiretap
-from spotlight_simulation.chaos import Run, scenario, silence, simulate
+from spotlight_simulation.chaos import scenario, silence, simulate
 from spotlight_simulation.fake_hardware import LOST, UNCLEAR
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import Run
 
 Invariant = Callable[[Run], Iterable[str]]
 TRAINERS = [

@@ -67,7 +67,9 @@ class Door(Actor):
     async def on_new_token(self, message: NewToken) -> NotEnrolled | asyncio.Task[Any]:
         """An operator wants others to be able to join."""
         try:
-            join = self._keys.new_token(message.role, message.pool, message.uses, message.ttl_s)
+            join = self._keys.new_token(
+                message.role, message.pool, message.uses, message.ttl_s, message.priority
+            )
         except ValueError as error:
             return NotEnrolled(str(error))
         return self._once_saved(TokenMade(str(join)))

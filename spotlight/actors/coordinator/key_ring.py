@@ -37,7 +37,7 @@ from spotlight.text import plain
 from spotlight.timings import DoorTimings
 from spotlight.transport.control import ControlTransport, Dialect
 from spotlight.transport.control.keys import KeyPair, key_of, place_of
-from spotlight.types import Pool, TokenRole
+from spotlight.types import HIGHEST_PRIORITY, Pool, TokenRole
 
 log = structlog.get_logger(__name__)
 
@@ -113,6 +113,16 @@ class KeyRing:
             return ""
         return OPERATOR if passport.role == "operator" else passport.token
 
+    def highest_priority(self, address: str) -> int:
+        """The highest priority that a process may give to a job; any from the coordinator's own."""
+        if address == self._transport.address:
+            return HIGHEST_PRIORITY
+        return self._book.highest_priority(key_of(address), self._clock())
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
     def knows(self, join: JoinToken) -> bool:
         """Whether a user's token was made here and has not ended, and leads here."""
         passport = self._book.passport(join.keys.public, self._clock())
@@ -134,6 +144,7 @@ class KeyRing:
                 max(0, token.uses - token.used),
                 None if token.expires_at is None else token.expires_at - now,
                 token.revoked_at is not None,
+                token.priority,
                 _build(others, token.key),
             )
             for token in book.tokens
@@ -166,19 +177,33 @@ class KeyRing:
     # --- events ---
 
     def new_token(
-        self, role: TokenRole, pool: Pool | None = None, uses: int = 1, ttl_s: float | None = None
+        self,
+        role: TokenRole,
+        pool: Pool | None = None,
+        uses: int = 1,
+        ttl_s: float | None = None,
+        priority: int = 0,
     ) -> JoinToken:
         """Make a token, which nobody keeps here; `ttl_s` None for one that does not expire. Raises
-        `ValueError` if it has no pool and is for nodes, or has one and is not."""
+        `ValueError` if it has no pool and is for nodes, or has one and is not, and if it has a
+        priority and is not for a submitter."""
         secret = self._random_bytes(SECRET_BYTES)
         known = {token.id for token in self._book.tokens} | {it.name for it in self._book.nodes}
         while (token_id := self._new_id()) in known:
             pass
         expires_at = None if ttl_s is None else self._clock() + ttl_s
         key = KeyPair.derived(secret).public
-        self._book.add_token(Token(token_id, key, role, pool, uses, expires_at))
+        self._book.add_token(Token(token_id, key, role, pool, uses, expires_at, priority=priority))
         self._follow("")
-        log.info("token_made", token=token_id, role=role, pool=pool, uses=uses, ttl_s=ttl_s)
+        log.info(
+            "token_made",
+            token=token_id,
+            role=role,
+            pool=pool,
+            uses=uses,
+            ttl_s=ttl_s,
+            priority=priority,
+        )
         place = place_of(self._transport.address).partition("://")[2]
         return JoinToken(place, key_of(self._transport.address), token_id, secret)
 

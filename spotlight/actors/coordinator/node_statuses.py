@@ -5,6 +5,7 @@ from __future__ import annotations
 from spotlight import __version__
 from spotlight.actors.coordinator.fleet import NodeTask
 from spotlight.actors.protocol import NodeReport, NodeStatus
+from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet.fleet_rows import GoneNode, NodeRow
 from spotlight.policies.fleet.table import FleetTable
 
@@ -38,7 +39,7 @@ def _there(row: NodeRow[NodeReport, NodeTask], now: float) -> NodeStatus:
 
 def _notice(row: NodeRow[NodeReport, NodeTask], now: float) -> tuple[str, float | None]:
     """Who gave notice, and how many seconds are left."""
-    if (notice := row.word.notice) is not None:
+    if (notice := row.word.notice) is not None and notice.source != SHARING:
         if notice.lead_s is None:
             return notice.source, None
         return notice.source, max(0.0, row.noticed_at + notice.lead_s - now)

@@ -206,7 +206,7 @@ class Grouping:
         if last is not None and last.epoch > self._reported.get(worker, 0):
             at_once = at_once or last.at_once  # it may not have heard of that
         refs = [self._workers[name] for name in group]
-        seats = tuple(Seat(it.worker, it.epoch, it.leader, it.member) for it in refs)
+        seats = tuple(Seat(it.worker, it.leader, it.member) for it in refs)
         ring = layout(len(group), self._demand.heads)[0] if self._demand is not None else 1
         self._plans[worker] = GroupPlan(epoch, seats, ring, at_once)
         self._node.group_planned(worker)

@@ -111,7 +111,6 @@ class Seat(Record, frozen=True):
     """One member's place in a group; its index is the rank. Rank 0 leads."""
 
     worker: WorkerName
-    worker_epoch: int
     leader: ActorRef
     member: ActorRef
 
@@ -218,6 +217,9 @@ class NodePlan(Message, frozen=True):
     """The latest; None if a user never gave one."""
     sick: tuple[SickWorker, ...] = ()
     """Those of its workers that are still there."""
+    give_back_in_s: NoticeSeconds | None = None
+    """The node is to give its work back in so many seconds, as after a notice, since it will work
+    for another job, or for none; then it comes back. None: it need not."""
 
 
 class NodeRefused(Message, frozen=True):
@@ -236,8 +238,6 @@ class Grant(Message, frozen=True):
     """
 
     lease: int
-    deadline_s: float
-    """Seconds the holder has before it must renew."""
     requests: tuple[Request, ...]
     commits: tuple[Commit | None, ...]
     """Where to go on, for each request; None from its first step."""

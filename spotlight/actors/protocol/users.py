@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import msgspec
+from typing import Literal
 
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import NodeState, Record, WorkerState
+from spotlight.types import JobKind, JobState, NodeState, Record, WorkerState
+from spotlight.types import Priority as Priority
+from spotlight.types import Weight as Weight
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
-JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
-Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
-"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
-Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
-"""Jobs of a higher one begin first."""
 
 
 class SubmitJob(Message, frozen=True):
@@ -28,10 +23,12 @@ class SubmitJob(Message, frozen=True):
     resume: bool
     weight: Weight = 1.0
     priority: Priority = 0
+    changes: tuple[str, ...] = ()
+    """What a run that goes on does otherwise from here on, each `path=value`."""
 
 
 class JobAccepted(Message, frozen=True):
-    """The job is in the queue, whatever happens to the coordinator; its files are in
+    """The job is in the queue, whatever happens to the coordinator, with its files in
     `run_folder`."""
 
     job_id: str
@@ -95,7 +92,7 @@ class JobEntry(Record, frozen=True):
 
     id: str
     name: str
-    kind: Literal["job", "session"]
+    kind: JobKind
     owner: str
     """This is the id of a submitter's join token, or the operators'."""
     state: JobState
@@ -110,7 +107,7 @@ class JobEntry(Record, frozen=True):
     iteration: int = 0
     iterations: int = 0
     nodes: int = 0
-    """So many nodes work for it."""
+    """How many nodes work for it."""
     note: str = ""
     """What it waits for, or why it ended as it did."""
 
@@ -231,7 +228,8 @@ class JobStatus(Message, frozen=True):
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with trackers and workers: each names one, and says why it does not work."""
+    """What is wrong with trackers, exploration, the disk and workers: each names one, and says why
+    it does not work."""
     nodes: tuple[NodeStatus, ...] = ()
     """All nodes of the coordinator, by name: those that are there, whatever they work for, and the
     latest that went."""

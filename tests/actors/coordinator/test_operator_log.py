@@ -59,7 +59,7 @@ async def test_the_log_tells_of_every_job_from_its_beginning_to_its_end(town: To
         await town.ended()
     for name in ("first", "second", "third"):
         lines = told(logs, name)
-        assert lines[:3] == ["job_accepted", "run_started", "trainers_built"]
+        assert lines[:3] == ["job_submitted", "job_began", "run_started"]
         assert lines[-1] == "run_finished"
         assert "iteration_done" in lines and "validated" in lines
     assert "job_goes_on" in told(logs, "second")
@@ -143,7 +143,7 @@ async def test_a_trainer_whose_node_has_left_after_a_notice_is_not_called_unreac
     town.world.train_s = 100.0
     await town.submit(SPEC)
     await town.wait(lambda now: now.phase == "train" and now.iteration == 1)
-    await town.ask(PreemptNode("reserved", 600.0, cancel=False))
+    await town.ask(PreemptNode("reserved", 600.0, cancel=False, yes=True))
     told = await town.wait(lambda now: bool(now.note))
     assert told.note == (
         "reserved/0 trains on, though its node has left after a notice; others take over when its"

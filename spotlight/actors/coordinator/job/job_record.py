@@ -5,7 +5,7 @@ nothing is written after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.job.measures import Picture
 from spotlight.actors.coordinator.job.run_record import RunRecord
@@ -14,12 +14,8 @@ from spotlight.errors import RunFolderError
 from spotlight.record.run_events import RunEvent
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 
-
-class Endable(Protocol):
-    """What cannot go on without its records."""
-
-    def fail(self, reason: str) -> None:
-        """End it."""
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 
 class JobRecord:
@@ -31,7 +27,7 @@ class JobRecord:
         job: ends when something cannot be written.
     """
 
-    def __init__(self, run: RunRecord, log: TenantLog, job: Endable) -> None:
+    def __init__(self, run: RunRecord, log: TenantLog, job: JobRunner) -> None:
         self.run = run
         self._log = log
         scores = [one.score for one in run.validations]

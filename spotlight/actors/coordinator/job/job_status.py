@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotlight.actors.protocol import JobStatus
+from spotlight.policies import alerts
 from spotlight.policies.fleet.fleet_rows import describe
 from spotlight.trackers import CallbackThread
 
@@ -47,7 +50,11 @@ def status_of(job: JobRunner) -> JobStatus:
         run_folder=str(run.path),
         note=job.team.note(),
         mirror=job.mirroring.status,
-        troubles=(*_of_trackers(job.callbacks), *map(describe, job.roster.troubles())),
+        troubles=(
+            *_of_trackers(job.callbacks),
+            *filter(None, (_of_exploration(job), _of_disk(run.path))),
+            *map(describe, job.roster.troubles()),
+        ),
     )
 
 
@@ -68,3 +75,18 @@ def _of_trackers(callbacks: CallbackThread) -> Iterator[str]:
         if trouble.failures:
             error = " ".join(trouble.error.split())
             yield f"tracker {trouble.callback} failed: {error[:_LONGEST_ERROR]}"
+
+
+def _of_exploration(job: JobRunner) -> str:
+    if job.spec.exploration.mode == "none":
+        return ""
+    known = job.progress.exploration
+    return alerts.of_exploration(known.share, known.agreement.tau)
+
+
+def _of_disk(run: Path) -> str:
+    try:
+        disk = shutil.disk_usage(run)
+    except OSError:  # whoever writes there says so
+        return ""
+    return alerts.of_disk(str(run), disk.free, disk.total)

@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from spotlight.actors.coordinator.tenant.job_journal import MADE_AGAIN
-from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol import MirrorStatus
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.policies.mirror_schedule import MirrorSchedule, Upload, Wait
 from spotlight.policies.run_tally import RunTally
-from spotlight.record.run_events import MirrorFailed, RunEvent, RunMirrored
+from spotlight.record.run_events import MirrorFailed, RunMirrored
 from spotlight.store.mirror import Mirror, Snapshot, Uploaded
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 
 class MirrorPlace:
@@ -48,19 +49,6 @@ class MirrorPlace:
         self.thread.close()
 
 
-class CopiedJob(Protocol):
-    """A job whose run is copied."""
-
-    log: TenantLog
-    """Tells operators of it."""
-
-    def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a task that belongs to it."""
-
-    def event(self, event: RunEvent) -> None:
-        """Something happened: write it down."""
-
-
 class Mirroring:
     """See the module's docstring.
 
@@ -74,7 +62,7 @@ class Mirroring:
 
     def __init__(
         self,
-        job: CopiedJob,
+        job: JobRunner,
         place: MirrorPlace | None,
         folder: RunFolder,
         run: str,

@@ -25,7 +25,7 @@ from spotlight.policies.checkpoint_retention import (
 )
 from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.policies.step_times import StepTimes
-from spotlight.record.run_events import RunEvent, TimePassed, encode_event
+from spotlight.record.run_events import RunEvent, SegmentBegan, TimePassed, encode_event
 from spotlight.record.run_metrics import (
     IterationMetrics,
     RunMetrics,
@@ -149,13 +149,21 @@ class RunRecord:
         """Make what was recorded so far durable."""
         self._folder.sync_events()
 
-    def keep_checkpoints(self, committed: int, *, last: int) -> None:
+    def segments_begun(self) -> list[SegmentBegan]:
+        """The segments of the run of which no event tells yet."""
+        return self._folder.segments_begun()
+
+    def has_checkpoint(self, completed: int) -> bool:
+        """Whether the checkpoint after so many iterations is there."""
+        return completed in self._folder.checkpoints()
+
+    def keep_checkpoints(self, committed: int, *, last: int, also: Collection[int] = ()) -> None:
         """Delete checkpoints that nobody needs; see `kept_checkpoints`. Those that are best by the
-        rewards that nobody trains on are kept, too."""
+        rewards that nobody trains on are kept, too, and `also` these."""
         saved = self._folder.checkpoints()
         ways = (scores_of(self.validations), checks_of(self.validations))
         kept = (kept_checkpoints(saved, committed, by, last) for by in ways)
-        self._folder.keep_checkpoints(frozenset().union(*kept))
+        self._folder.keep_checkpoints(frozenset(also).union(*kept))
 
     def new_export(self) -> AbstractContextManager[Path]:
         """A new folder, which takes the place of `export/` when the context ends well."""

@@ -60,7 +60,6 @@ class Dispatcher(Actor):
             table=table,
             journal=journal,
             metadata=metadata,
-            lease_s=timings.lease_s,
         )
 
     def _from_its_leader(self, message: _FromLeader) -> bool:
