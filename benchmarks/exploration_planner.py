@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.exploration_tables import coverages_of, covers, table_figures
+from benchmarks.pass_fail_rewards import PassFailRewards
 from benchmarks.report import Report
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.contrast import best_contrast, expected_contrast
@@ -48,8 +49,6 @@ from spotlight.policies.exploration.reward_spread import (
     Evidence,
     Knowledge,
     Limits,
-    PassFailRewards,
-    RewardKind,
     Standing,
 )
 
@@ -162,6 +161,7 @@ class _UpperRate(PassFailRewards):
 
 class _DrawnRate(PassFailRewards):
     def __init__(self) -> None:
+        super().__init__()
         self._rng = random.Random(0)
 
     def parameter(self, belief: Evidence) -> float:
@@ -170,7 +170,7 @@ class _DrawnRate(PassFailRewards):
 
 @dataclass(frozen=True)
 class _Scenario:
-    kinds: dict[str, RewardKind]
+    kinds: dict[str, ContinuousRewards]
     """The kinds that the rivals have in place of the bandit's."""
     new: Callable[[random.Random], float]
     """A prompt's true parameter."""
@@ -180,13 +180,13 @@ class _Scenario:
     iterations: int
 
 
-_CONTINUOUS: dict[str, RewardKind] = {
+_CONTINUOUS: dict[str, ContinuousRewards] = {
     "bandit": ContinuousRewards(UNLIMITED),
     "oracle": _TrueSpread(UNLIMITED),
     "ucb": _UpperSpread(UNLIMITED),
     "thompson": _DrawnSpread(UNLIMITED),
 }
-_PASS_FAIL: dict[str, RewardKind] = {
+_PASS_FAIL: dict[str, ContinuousRewards] = {
     "bandit": PassFailRewards(),
     "ucb": _UpperRate(),
     "thompson": _DrawnRate(),

@@ -30,6 +30,7 @@ import yaml
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.store.journal import NAME as JOURNAL
+from spotlight.store.record_files import whole_event_lines
 from spotlight_simulation.pipeline_comparison import Case, Difference, compare
 from spotlight_simulation.saved_rows import saved_rows
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
@@ -239,9 +240,7 @@ def _spotlight(*words: str) -> None:
 
 
 def _events(run: Path, name: str) -> list[dict[str, Any]]:
-    path = run / "events.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    found = map(json.loads, whole_event_lines(run))
     return [event for event in found if event["event"] == name]
 
 

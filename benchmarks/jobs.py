@@ -1,12 +1,12 @@
 """What jobs get that share a fleet: `python -m benchmarks.jobs --json [--quick]`.
 
-On virtual time, over 8 hours in which every spot node is lost once in two hours and comes back after
-five minutes, and a model takes 60 s to load. Three jobs share 4 nodes by weights 1:1:1, 8 by 1:2:3,
-and 32 by 1:1:2; medians and the worst over seeds.
+On virtual time, over 8 hours in which every spot node is lost once in two hours and comes back
+after five minutes, and a model takes 60 s to load. Three jobs share 4 nodes by weights 1:1:1, 8 by
+1:2:3, and 32 by 1:1:2; medians and the worst over seeds.
 
 `share_error` is by how much of its share a job had too little or too much, `moves_per_hour` counts
-nodes that were taken from one job for another, and `lost_to_moves` is the part of the nodes' time in
-which they gave work back or loaded a model because of that. `share_error_late` is the same error
+nodes that were taken from one job for another, and `lost_to_moves` is the part of the nodes' time
+in which they gave work back or loaded a model because of that. `share_error_late` is the same error
 where one job had all nodes for an hour before the others began.
 """
 

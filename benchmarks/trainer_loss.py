@@ -30,6 +30,7 @@ import yaml
 from safetensors.torch import load_file
 
 from benchmarks.report import Report
+from spotlight.store.record_files import whole_event_lines
 
 VICTIMS = ("rank", "node", "all")
 """A worker that trains (the rank's own process), its node with all that it started, and all
@@ -81,10 +82,8 @@ class Run:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """Whole lines of events.jsonl."""
-        path = self.folder / "events.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        """Those of the run so far."""
+        return [json.loads(line) for line in whole_event_lines(self.folder)]
 
     def until(self, what: str, there: Callable[[list[dict[str, Any]]], bool]) -> None:
         """Poll the events; raises `RuntimeError` after a limit that only a hang exceeds."""

@@ -29,6 +29,12 @@ Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
 Priority = Annotated[int, msgspec.Meta(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY)]
 """Jobs of a higher one begin first."""
 
+NodeState = Literal["there", "moves", "drained", "has notice", "leaving", "left", "lost"]
+"""How it is with a node. One that moves gives back its work, to work for another job, and one that
+is drained has no more. One that has notice gives back its work as well; one that is leaving has
+done so, and only its process is there; it has left when that has ended. One that is lost went
+without."""
+
 Pool = Literal["reserved", "spot"]
 TokenRole = Literal["node", "operator", "submitter", "observer"]
 """Those for whom a join token can be made."""

@@ -88,7 +88,7 @@ class ActorLogs:
         self.jobs: defaultdict[str, set[str]] = defaultdict(set)
         """Actors that have a job."""
         self.given_up: set[str] = set()
-        """Requests that are quarantined, by their ids."""
+        """Requests that are given up since every node that took them was lost, by their ids."""
         self.abandoned: set[str] = set()
         """Those that the journal says are given up, for whatever reason; a coordinator that is
         killed as soon as that is durable says so nowhere else."""
@@ -195,7 +195,7 @@ class ActorLogs:
         )
         self._tenant.kept = max(self._tenant.kept, completed)
 
-    def _on_request_quarantined(self, request: str, **_: object) -> None:
+    def _on_request_given_up(self, request: str, **_: object) -> None:
         self.given_up.add(request)
 
     # --- plans ---

@@ -16,10 +16,11 @@ from spotlight.jobs import JobSpec
 from spotlight.jobs.resuming import job_with
 from spotlight.record.run_events import SegmentBegan
 from spotlight.store.run_folder import RunFolder
+from spotlight_simulation.chaos import scratch_folder, silence
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import chaos_job
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
-from spotlight_simulation.simulated_job import chaos_job, scratch_folder, silence
 from spotlight_simulation.simulated_user import look
 
 _NODES = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))

@@ -19,10 +19,11 @@ from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message
 from spotlight.types import JobState
+from spotlight_simulation.chaos import scratch_folder, silence
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import chaos_job
 from spotlight_simulation.memory_cluster import COORDINATOR, Cluster, Killed
 from spotlight_simulation.processes import NodeSpec
-from spotlight_simulation.simulated_job import chaos_job, scratch_folder, silence
 
 _NODES = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
 """One job trains at a time, so that others wait."""

@@ -21,13 +21,13 @@ def apart() -> dict[str, str]:
 
 
 @contextmanager
-def shared_template(folder: Path) -> Iterator[str]:
+def shared_template(
+    folder: Path, preload: str = "spotlight.actors.worker.preload"
+) -> Iterator[str]:
     """Its address, for `--template` of nodes; it logs into the folder."""
 
     async def begin() -> TemplateOwner:
-        owner = TemplateOwner(
-            "spotlight.actors.worker.preload", os.environ, folder / "template.log"
-        )
+        owner = TemplateOwner(preload, os.environ, folder / "template.log")
         owner.start()
         return owner
 

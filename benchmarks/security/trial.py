@@ -19,6 +19,7 @@ from benchmarks.security.on_the_wire import PLANTED, clear_text
 from benchmarks.security.site import Site
 from benchmarks.security.sniffer import Sniffer
 from spotlight.record.run_events import WorkerStateBegan, decode_event
+from spotlight.store.record_files import whole_event_lines
 
 
 class Trial:
@@ -154,9 +155,12 @@ class Trial:
 
 def _worked(run: Path, node: str) -> bool:
     """Whether a worker of the node denoised anything in that run."""
-    lines = (run / "events.jsonl").read_bytes().split(b"\n")[:-1]
     states: Mapping[str, set[str]] = {}
-    events = [event for event in map(decode_event, lines) if isinstance(event, WorkerStateBegan)]
+    events = [
+        event
+        for event in map(decode_event, whole_event_lines(run))
+        if isinstance(event, WorkerStateBegan)
+    ]
     states = {event.worker: set() for event in events}
     for event in events:
         states[event.worker].add(event.state)

@@ -78,10 +78,10 @@ def plain_line(status: JobStatus) -> str:
         parts.append(f"reward {status.reward_mean:.3f}")
     if status.validation:
         parts.append(f"validation {status.validation[-1][1]:.3f}")
-    if status.reissued:
-        parts.append(f"{status.reissued} re-issued")
-    if status.quarantined:
-        parts.append(f"{len(status.quarantined)} quarantined")
+    if status.handed_on:
+        parts.append(f"{status.handed_on} handed on")
+    if status.given_up:
+        parts.append(f"{len(status.given_up)} given up")
     return "  ".join((*parts, *_notes(status)))
 
 
@@ -134,7 +134,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     table.add_row(
         "interruptions",
         f"{count(summary['nodes_lost'], 'node')} lost, "
-        f"{count(summary['requests_reissued'], 'request')} re-issued, "
+        f"{count(summary['requests_handed_on'], 'request')} handed on, "
         f"{count(summary['groups_dropped'], 'prompt group')} dropped",
     )
     return table
@@ -228,7 +228,7 @@ def _mirrored(mirror: MirrorStatus) -> str:
         said += f", of {mirror.committed} that are committed"
     if not mirror.failures:
         return said
-    return f"{said}; {count(mirror.failures, 'failed attempt')} since the coordinator started"
+    return f"{said}; {count(mirror.failures, 'failed attempt')}"
 
 
 def mirror_trouble(status: JobStatus) -> str:
@@ -295,17 +295,13 @@ def _counters(status: JobStatus) -> Text:
         count(status.previews, "preview"),
         *_those_that_are(
             (status.previews_late, "more that came too late"),
-            (status.late_results, "late results"),
-            (status.reissued, "re-issued"),
-            (status.preemptions, "preempted"),
-            (len(status.quarantined), "quarantined"),
+            (status.handed_on, "requests handed to other workers"),
+            (status.results_ignored, "results that did not count"),
+            (len(status.given_up), "requests given up"),
+            (status.preemptions, "nodes preempted"),
         ),
     ]
     text = Text(", ".join(said), style="dim")
-    if since := _those_that_are(
-        (status.discarded, "samples discarded"), (status.dead_letters, "dead letters")
-    ):
-        text.append(f"\nsince the coordinator started: {', '.join(since)}")
     return text.append(f"\nrun folder {status.run_folder}") if status.run_folder else text
 
 

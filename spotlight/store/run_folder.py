@@ -1,7 +1,8 @@
 """The run folder: everything that a run leaves behind, and what a resumed run starts from.
 
 Lines of `metrics.jsonl` and `events.jsonl` are appended whole or not at all; only a crash can leave
-a torn last line, which is dropped when the folder is opened again. `config.yaml` and
+a torn last line, which is dropped when the folder is opened again. Events go on in another file
+when theirs is large (`record_files`). `config.yaml` and
 `step-times.json` are replaced at once (write, fsync, rename). What a coordinator that comes back
 needs is in the folder's journal. One coordinator at a time: the folder is locked while it is open.
 An error of the file system is a `RunFolderError` that names the path; what was written before
@@ -24,6 +25,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
@@ -39,8 +41,15 @@ from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_from_data, job_to_yaml
 from spotlight.jobs.plain_yaml import read_yaml
 from spotlight.jobs.resuming import changed_field, job_with
 from spotlight.jobs.stamp import Stamp, stamp_of
-from spotlight.record.run_events import RunEvent, RunStarted, SegmentBegan, decode_event
+from spotlight.record.run_events import (
+    RunEvent,
+    RunStarted,
+    SegmentBegan,
+    decode_event,
+    name_of,
+)
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.store import record_files
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
 from spotlight.store.journal_content import OR_ANEW
@@ -71,13 +80,6 @@ RECORDS_AHEAD = "records_ahead"
 more than it."""
 
 
-class _EventName(msgspec.Struct, frozen=True):
-    event: str
-
-
-_EVENT = msgspec.json.Decoder(_EventName)
-
-
 class RunFolder:
     """An open run folder. `close` releases the lock.
 
@@ -104,9 +106,9 @@ class RunFolder:
         _require_same(path, born or saved or job, job)
         _require_not_done(path, known_iterations(self.journal), job)
         self.journal.begin({JOB: msgspec.json.encode(saved or job)} if born is None else {})
-        _drop_torn_line(path / "events.jsonl")
+        _drop_torn_line(path / record_files.NEWEST)
         self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
-        self._events = files.enter_context(_append_to(path / "events.jsonl"))
+        self._events = files.enter_context(_append_to(path / record_files.NEWEST))
         self._files = files.pop_all()
 
     @classmethod
@@ -191,12 +193,10 @@ class RunFolder:
         """Those of these kinds in events.jsonl, in their order. A line that cannot be read is left
         out: the report names it."""
         names = {str(kind.__struct_config__.tag) for kind in kinds}
-        with _explaining(self.path):
-            lines = _whole_lines(self.path / "events.jsonl")
         found = []
-        for line in lines:
+        for line in record_files.whole_event_lines(self.path):
             with suppress(msgspec.MsgspecError):
-                if _EVENT.decode(line).event in names:
+                if name_of(line) in names:
                     found.append(decode_event(line))
         return found
 
@@ -221,10 +221,9 @@ class RunFolder:
 
     def last_time_s(self) -> float:
         """Run time at the last recorded event: a resumed run goes on counting from there."""
-        with _explaining(self.path):
-            lines = _whole_lines(self.path / "events.jsonl")
-        with _decoding(self.path / "events.jsonl"):
-            return float(json.loads(lines[-1])["time_s"]) if lines else 0.0
+        last = deque(record_files.whole_event_lines(self.path), maxlen=1)
+        with _decoding(self.path / record_files.NEWEST):
+            return float(json.loads(last[0])["time_s"]) if last else 0.0
 
     def record_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl and make it durable."""
@@ -233,13 +232,18 @@ class RunFolder:
             os.fsync(self._metrics.fileno())
 
     def record_event(self, event: Mapping[str, Any]) -> None:
-        """Append a line to events.jsonl."""
-        with _explaining(self.path / "events.jsonl"):
-            _append(self._events, event)
+        """Append a line to events.jsonl, and begin another file when it is large."""
+        newest = self.path / record_files.NEWEST
+        with _explaining(newest):
+            if _append(self._events, event) >= record_files.LARGEST:
+                os.fsync(self._events.fileno())
+                record_files.set_newest_aside(self.path)
+                with self._events:
+                    self._events = self._files.enter_context(_append_to(newest))
 
     def require_there(self) -> None:
         """Raise `RunFolderError` if somebody has deleted or moved the folder, or its events."""
-        events = self.path / "events.jsonl"
+        events = self.path / record_files.NEWEST
         try:
             if os.path.samestat(events.stat(), os.fstat(self._events.fileno())):
                 return
@@ -252,7 +256,7 @@ class RunFolder:
 
     def sync_events(self) -> None:
         """Make the events so far durable."""
-        with _explaining(self.path / "events.jsonl"):
+        with _explaining(self.path / record_files.NEWEST):
             os.fsync(self._events.fileno())
 
     def save_step_times(self, times: Mapping[str, Any]) -> None:
@@ -450,9 +454,8 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 def _recorded_term(path: Path) -> int:
     """The last of the journal that the other files show: each coordinator says its own as it
     begins, and the metrics are there only since a journal is."""
-    events = path / "events.jsonl"
-    with _decoding(events):
-        lines = _whole_lines(events) if events.exists() else []
+    lines = record_files.whole_event_lines(path)
+    with _decoding(path / record_files.NEWEST):
         begun = [decode_event(line) for line in lines if b'"run_started"' in line]
     terms = [event.term for event in begun if isinstance(event, RunStarted)]
     return max(terms, default=0) or int((path / "metrics.jsonl").exists())
@@ -597,10 +600,12 @@ def _append_to(path: Path) -> IO[bytes]:
     return open(path, "ab", buffering=0)
 
 
-def _append(file: IO[bytes], record: Mapping[str, Any]) -> None:
-    """Add a line whole or, when the file system refuses, not at all."""
+def _append(file: IO[bytes], record: Mapping[str, Any]) -> int:
+    """Add a line whole or, when the file system refuses, not at all. Returns the bytes of the
+    file."""
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
     before = os.fstat(file.fileno()).st_size
+    after = before + len(line)
     try:
         while line:
             line = line[os.write(file.fileno(), line) :]
@@ -608,6 +613,7 @@ def _append(file: IO[bytes], record: Mapping[str, Any]) -> None:
         with suppress(OSError):
             os.truncate(file.fileno(), before)
         raise
+    return after
 
 
 @contextmanager

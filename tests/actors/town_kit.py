@@ -187,9 +187,7 @@ async def calm(town: Town, spec: JobSpec) -> list[Train]:
             "trained",
             "started",
             "published",
-            "exported",
             "granted",
-            "resumed",
             "freed",
             "scored",
         ):

@@ -200,5 +200,13 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, st
         yield "--template", address
 
 
+@pytest.fixture(scope="module")
+def light_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Words for a node whose workers have nothing to do."""
+    folder = tmp_path_factory.mktemp("template")
+    with shared_template(folder, "tests.workers_without_torch") as address:
+        yield "--template", address
+
+
 def _is_ours(process: psutil.Process, folder: Path) -> bool:
     return str(folder) in " ".join(process.info["cmdline"] or ())

@@ -30,9 +30,9 @@ LIMIT_S = 120.0
 class Place:
     """A coordinator whose port stays the same, and its operator."""
 
-    def __init__(self, workplace: Workplace, template: tuple[str, str]) -> None:
+    def __init__(self, workplace: Workplace, light_template: tuple[str, str]) -> None:
         self.workplace = workplace
-        self._template = template
+        self._template = light_template
         self.runs = workplace.folder / "runs"
         self.listen = f"127.0.0.1:{unused_port()}"
         self.start()
@@ -109,8 +109,8 @@ class Place:
 
 
 @pytest.fixture
-def place(workplace: Workplace, template: tuple[str, str]) -> Place:
-    return Place(workplace, template)
+def place(workplace: Workplace, light_template: tuple[str, str]) -> Place:
+    return Place(workplace, light_template)
 
 
 def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
@@ -162,9 +162,11 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
 
 
 def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
-    node = place.node("s", "--join", place.token(uses=2), forks=True)
+    before = set(descendants(os.getpid()))
+    node = place.node("s", "--join", place.token(uses=2))
     place.until_there("s")
-    processes = descendants(node.pid)
+    processes = set(descendants(os.getpid())) - before
+    assert len(processes) == 2, "the node and its worker"
     done = place.workplace.spotlight("revoke", "s")
     assert done.code == 0, done.errors
     output = node.communicate(timeout=LIMIT_S)[0]
@@ -250,13 +252,18 @@ def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> N
 def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = place.token()
+    token = place.token(uses=2)
     monkeypatch.setenv("SPOTLIGHT_JOIN", token)
-    node = place.node("s", forks=True)
+    before = set(descendants(os.getpid()))
+    place.node("s")
+    forks = place.node("t", forks=True)
     monkeypatch.delenv("SPOTLIGHT_JOIN")
     place.until_there("s")
+    wait_until(lambda: bool(descendants(forks.pid)), "what it forks its workers from")
+    processes = {*descendants(os.getpid())} - before | {psutil.Process(place.coordinator.pid)}
+    assert len(processes) == 5, "with a worker and a template"
     words = ("SPOTLIGHT_JOIN", "SPOTLIGHT_WORKER_KEY", token)
-    for process in [place.coordinator, *descendants(node.pid)]:
+    for process in processes:
         folder = Path(f"/proc/{process.pid}")
         for name in ("cmdline", "environ"):
             text = (folder / name).read_bytes().decode()

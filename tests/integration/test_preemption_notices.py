@@ -128,7 +128,7 @@ def test_a_signal_lets_a_node_give_everything_back_before_it_ends(
     (notice,) = site.events("notice")
     assert (notice["node"], notice["source"]) == ("spot", "signal")
     assert [event["reason"] for event in site.events("node_lost")] == ["left after a notice"]
-    assert site.events("leases_expired") == []
+    assert site.events("work_taken_back") == []
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from spotlight.actors.protocol.door import (
     NameUnknown,
     NotEnrolled,
 )
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import RunFolderError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
@@ -40,6 +40,9 @@ from spotlight.transport.control.keys import KeyPair, key_of, place_of
 from spotlight.types import HIGHEST_PRIORITY, Pool, TokenRole
 
 log = structlog.get_logger(__name__)
+
+REFUSALS_LOG_S = 600.0
+"""Seconds between two lines of the same refusal: who is refused tries again and again."""
 
 OPERATOR = "operator"
 """Whose everything is that belongs to no submitter."""
@@ -86,7 +89,7 @@ class KeyRing:
             self._book = KeyBook(key_of(transport.address), timings, saved=saved, now=self._clock())
         except ValueError as error:
             raise _damaged(path, str(error)) from error
-        self._refusals_log = LogLimiter()
+        self._refusals_log = LimitedLog(log, REFUSALS_LOG_S)
         self._changes = 0
         self._written = 0
         """How many of them are on the disk."""
@@ -211,14 +214,9 @@ class KeyRing:
         )
         self._follow("another process has its name, or it was away for too long")
         if isinstance(answer, Refusal):
-            unlogged = self._refusals_log.admit("", asyncio.get_running_loop().time())
-            if unlogged is not None:  # whoever has a token may ask for ever
-                log.info(
-                    "node_not_enrolled",
-                    node=request.node,
-                    reason=answer.reason,
-                    unlogged=unlogged,
-                )
+            node, reason = request.node, answer.reason
+            about = node, reason  # whoever has a token may ask for ever
+            self._refusals_log.info("node_not_enrolled", about=about, node=node, reason=reason)
             return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)

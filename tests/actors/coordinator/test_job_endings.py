@@ -48,14 +48,6 @@ async def test_a_failed_prompt_group_stops_the_job_that_asks_for_it(town: Town) 
     assert town.world.trained == []
 
 
-async def test_when_every_group_fails_so_does_the_job(town: Town) -> None:
-    await with_nodes(town)
-    town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
-    end = await town.run(job())
-    assert end.outcome == "failed"
-    assert "every prompt group" in end.reason
-
-
 async def test_a_validation_without_any_score_fails_the_job(town: Town) -> None:
     await with_nodes(town)
     town.world.fails = lambda worker, scored: scored[0].kind == "evaluation"

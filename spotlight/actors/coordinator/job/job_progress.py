@@ -16,8 +16,7 @@ from spotlight.actors.coordinator.tenant.request_plans import exploration_settin
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.record import ExplorationRecord
-from spotlight.policies.exploration.training_window import WindowPredictor
+from spotlight.policies.exploration.record import ExplorationRecord, WindowPredictor
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.store.run_folder import checkpoint_path
