@@ -49,6 +49,7 @@ RIGHT: dict[str, dict[str, object]] = {
     "regroup": {"requests_lost": 0, "counted_twice": 0, "sp_ranks_differ": 0},
     "rewards": {"scored_zero": 0, "scored_wrong": 0, "lost": 0, "counted_twice": 0},
     "security": {"refused_fraction": 1.0},
+    "tensors": {"mixed_versions": 0},
     "trainer_loss": {"bit_equal_fraction": 1.0},
     "users": {"right_fraction": 1.0},
 }
