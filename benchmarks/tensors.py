@@ -195,7 +195,7 @@ def _figures_of_ucx(taken: list[Round], holder: Peer) -> dict[str, Figure]:
 
 async def _measure(report: Report, *, quick: bool) -> None:
     report.add(await measure_speed(2**26 if quick else 2**30, report.times(9, quick=3)))
-    kills = report.times(200, quick=4)
+    kills = report.times(200, quick=8)
     report.add(await measure_losses(2**26, kills, ucx=False))
     if ucx.is_installed():
         report.add(await measure_losses(2**26, kills, ucx=True))
