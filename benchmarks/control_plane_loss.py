@@ -61,7 +61,7 @@ class _Pool:
         )
         for name in self._names:
             node = name.partition("/")[0]
-            self._carry_out(self._table.add_worker(name, _EPOCH, node, "spot", self._now))
+            self._carry_out(self._table.add_worker(name, _EPOCH, node, "spot", name, self._now))
         for _ in ("it takes what waits", "it says what it holds, or the loss is not laid to that"):
             for name in self._names:
                 self._report(name)

@@ -17,8 +17,7 @@ from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.assets import read_prompts
 from spotlight.diffusion.samplers import SampleBatch
 from spotlight.jobs import JobSpec
-from spotlight.policies.exploration.planners import derived_seed, draw_prompts
-from spotlight.policies.exploration.selection import max_variance_subset
+from spotlight.policies.exploration.planners import derived_seed, draw_prompts, max_variance_subset
 from spotlight_simulation.one_process import OneProcess, ScoredSamples
 from spotlight_simulation.profile import Profile
 

@@ -38,6 +38,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from benchmarks.exploration_tables import coverages_of, covers, table_figures
+from benchmarks.pass_fail_rewards import PassFailRewards
 from benchmarks.report import Report
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.contrast import best_contrast, expected_contrast
@@ -48,8 +49,6 @@ from spotlight.policies.exploration.reward_spread import (
     Evidence,
     Knowledge,
     Limits,
-    PassFailRewards,
-    RewardKind,
     Standing,
 )
 
@@ -69,9 +68,9 @@ def main() -> None:
     """Measure and print."""
     report = Report("exploration_planner", __doc__, minutes=15)
     report.add(_speed(report.begin().quick))
-    tables = table_figures(report.times(120, quick=8))
+    tables = table_figures(report.times(120, quick=4))
     report.add(tables)
-    regrets, coverages = _regrets(range(report.times(24, quick=4)))
+    regrets, coverages = _regrets(range(report.times(24, quick=1)))
     coverage = statistics.fmean([*coverages_of(tables), *coverages.values()])
     report.add({**regrets, **coverages, "coverage_90": round(coverage, 4)})
     report.finish()
@@ -81,8 +80,10 @@ def main() -> None:
 
 
 def _speed(quick: bool) -> dict[str, float | int]:
-    rate, choose_s = _rate(groups=1_000, keep=24, candidates=4 * 24, repeats=1 if quick else 3)
-    many, _ = _rate(groups=10_000, keep=8, candidates=12 if quick else 16, repeats=1)
+    rate, choose_s = _rate(
+        groups=1_000, keep=24, candidates=(2 if quick else 4) * 24, repeats=1 if quick else 3
+    )
+    many, _ = _rate(groups=10_000, keep=8, candidates=9 if quick else 16, repeats=1)
     return {
         "prompts": PROMPTS,
         "groups": 1_000,
@@ -160,6 +161,7 @@ class _UpperRate(PassFailRewards):
 
 class _DrawnRate(PassFailRewards):
     def __init__(self) -> None:
+        super().__init__()
         self._rng = random.Random(0)
 
     def parameter(self, belief: Evidence) -> float:
@@ -168,7 +170,7 @@ class _DrawnRate(PassFailRewards):
 
 @dataclass(frozen=True)
 class _Scenario:
-    kinds: dict[str, RewardKind]
+    kinds: dict[str, ContinuousRewards]
     """The kinds that the rivals have in place of the bandit's."""
     new: Callable[[random.Random], float]
     """A prompt's true parameter."""
@@ -178,13 +180,13 @@ class _Scenario:
     iterations: int
 
 
-_CONTINUOUS: dict[str, RewardKind] = {
+_CONTINUOUS: dict[str, ContinuousRewards] = {
     "bandit": ContinuousRewards(UNLIMITED),
     "oracle": _TrueSpread(UNLIMITED),
     "ucb": _UpperSpread(UNLIMITED),
     "thompson": _DrawnSpread(UNLIMITED),
 }
-_PASS_FAIL: dict[str, RewardKind] = {
+_PASS_FAIL: dict[str, ContinuousRewards] = {
     "bandit": PassFailRewards(),
     "ucb": _UpperRate(),
     "thompson": _DrawnRate(),

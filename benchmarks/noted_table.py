@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Hashable
 
 from benchmarks.preemption_bound import Saved
 from spotlight.policies.requests.events import CommittedBatch, Report
@@ -49,13 +50,13 @@ class NotedTable(RequestTable):
         self._epochs: dict[str, int] = {}
 
     def add_worker(
-        self, name: str, epoch: int, node: str, pool: str, now: float
+        self, name: str, epoch: int, node: str, pool: str, leader: Hashable, now: float
     ) -> list[Instruction]:
         """See `RequestTable.add_worker`."""
         if self._epochs.get(name) != epoch:
             self._epochs[name] = epoch
             self.able.discard(name)
-        return super().add_worker(name, epoch, node, pool, now)
+        return super().add_worker(name, epoch, node, pool, leader, now)
 
     def lose_worker(
         self, name: str, reason: str, *, announced: bool, ended: bool, now: float

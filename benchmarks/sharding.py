@@ -47,11 +47,11 @@ from spotlight.training.losses import Velocities
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
 from spotlight.training.weights import Rows
-from spotlight.transport.collectives import init_group
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.files import deposit
 from spotlight.types import StoreEndpoint
 from spotlight_simulation.ports import unused_port
+from spotlight_simulation.rank_groups import init_group
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 FAMILIES = ("qwen-image", "sd3", "flux", "wan")

@@ -15,6 +15,7 @@ from spotlight.errors import UserError
 Handler = Callable[[str], None]
 """Called with the name of each place that is reached."""
 
+_VARIABLE = "SPOTLIGHT_FAILPOINT"
 _handler: Handler | None = None
 
 
@@ -30,18 +31,18 @@ def install(handler: Handler | None) -> None:
     _handler = handler
 
 
-def from_environment(variable: str = "SPOTLIGHT_FAILPOINT") -> None:
+def from_environment() -> None:
     """Install what the environment asks for: `name:count` kills this process (SIGKILL) when it
     reaches `name` for the `count`-th time. Without the variable nothing changes.
 
     Raises `UserError` if the variable says something else.
     """
-    text = os.environ.get(variable, "")
+    text = os.environ.get(_VARIABLE, "")
     if not text:
         return
     name, _, count = text.rpartition(":")
     if not name or not count.isdecimal() or int(count) < 1:
-        raise UserError(f"{variable} is `{text}`; give name:count, such as journal.commit:3")
+        raise UserError(f"{_VARIABLE} is `{text}`; give name:count, such as journal.commit:3")
     install(_kill_at(name, int(count)))
 
 

@@ -356,6 +356,9 @@ class CoordinatorTimings(_Ordered):
     """The status of a job is told at most so often."""
     remind_s: float = 1.0
     """The job runner looks so often at what is late."""
+    clock_s: float = 10.0
+    """When nothing else was written for so long, the clock of the run is: what comes after it is
+    lost when the coordinator is killed."""
     listen_s: float = 3.0
     """A runner that came back listens so long before it grants what nodes may still work on."""
     takeover_s: float = 0.5
@@ -376,6 +379,7 @@ class CoordinatorTimings(_Ordered):
     ORDER: ClassVar[dict[str, str]] = {
         "submit_answer_s > read_limit_s": "A user hears why the files of a job could not be read.",
         "listen_s > takeover_s": "Nodes that have to find the coordinator first take longer.",
+        "clock_s > remind_s": "A reminder writes it.",
         "remind_s > status_period_s": "What a reminder changes is in the next status.",
     }
 

@@ -264,7 +264,6 @@ async def _see_what_is_left(run: SessionRun) -> None:
 async def _follow(run: SessionRun) -> None:
     """Whatever comes next has the cluster to itself."""
     cluster, job = run.cluster, run.scenario.follower
-    cluster.logs.beginning()
     try:
         async with asyncio.timeout(_FOLLOWER_S):
             if job is None:

@@ -64,7 +64,7 @@ def test_a_variable_that_says_something_else_is_refused(monkeypatch, text):
 
 WALK = """
 from spotlight import failpoints
-failpoints.from_environment("ITS_NAME")
+failpoints.from_environment()
 for name in ("a:b", "c", "a:b", "c", "a:b", "c"):
     failpoints.reach(name)
     print(name, flush=True)
@@ -74,7 +74,7 @@ for name in ("a:b", "c", "a:b", "c", "a:b", "c"):
 def walk(asked: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", WALK],
-        env={"ITS_NAME": asked},
+        env={"SPOTLIGHT_FAILPOINT": asked},
         capture_output=True,
         text=True,
         timeout=30,

@@ -11,6 +11,13 @@ from pathlib import Path
 
 from spotlight.actors.runtime.fork_owner import TemplateOwner
 from spotlight.running.loop_thread import LoopThread
+from spotlight.running.worker_template import VARIABLE
+
+
+def apart() -> dict[str, str]:
+    """The environment of a command that has a template of its own: its workers are processes below
+    it, and find the modules that it finds."""
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
 
 
 @contextmanager

@@ -11,7 +11,8 @@ import torch
 from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure
 from spotlight.errors import TransportError
-from spotlight.transport.collectives import Backend, Group, init_group
+from spotlight.transport.collectives import Backend, Group
+from spotlight_simulation.rank_groups import init_group
 
 _TIMEOUT_S = 60.0
 _GROUPS = 20

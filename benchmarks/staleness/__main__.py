@@ -21,7 +21,7 @@ from spotlight.process_start import standard_streams
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spotlight.policies.exploration.rank_fidelity import Estimate
+    from benchmarks.staleness.rank_fidelity import Estimate
 
 _CANCELLED = 130
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from benchmarks.staleness.rank_fidelity import Estimate
 from benchmarks.staleness.staleness_record import Comparison, StalenessRecord, write_result
-from spotlight.policies.exploration.rank_fidelity import Estimate
 
 CHART = Path("studies") / "staleness.svg"
 """The chart's path inside the run folder."""

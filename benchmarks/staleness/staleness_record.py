@@ -15,8 +15,8 @@ from typing import Literal
 
 import msgspec
 
+from benchmarks.staleness.rank_fidelity import RankFidelity, rank_fidelity
 from spotlight.errors import RunFolderError
-from spotlight.policies.exploration.rank_fidelity import RankFidelity, rank_fidelity
 from spotlight.store.run_folder import replace_file
 
 FORMAT = 1

@@ -32,8 +32,8 @@ _INSTALL = how_to_install("rewards")
 class RapidRecognizer:
     """PP-OCRv4's recognition model in onnxruntime."""
 
-    def __init__(self, batch: int = 1) -> None:
-        """`batch` images per run of the model. Raises `MissingDependency`."""
+    def __init__(self) -> None:
+        """Raises `MissingDependency`."""
         try:
             import cv2
             import onnxruntime
@@ -50,18 +50,14 @@ class RapidRecognizer:
         characters = self._session.get_modelmeta().custom_metadata_map["character"].splitlines()
         self._alphabet = ["", *characters, " "]
         self._resize = cv2.resize
-        self._batch = batch
 
     def recognize(self, images: np.ndarray) -> list[str]:
         """The text of images uint8 [B, H, W, 3] RGB, one line each."""
-        prepared = self._prepare(images)
-        texts: list[str] = []
-        for first in range(0, len(prepared), self._batch):
-            part = prepared[first : first + self._batch]
-            padding = np.repeat(part[-1:], self._batch - len(part), axis=0)
-            scores = self._session.run(None, {self._input: np.concatenate([part, padding])})[0]
-            texts += [self.decode(row) for row in scores.argmax(axis=2)[: len(part)]]
-        return texts
+        return [self._text(image) for image in self._prepare(images)]
+
+    def _text(self, prepared: np.ndarray) -> str:
+        scores = self._session.run(None, {self._input: prepared[None]})[0]
+        return self.decode(scores.argmax(axis=2)[0])
 
     def decode(self, indices: Sequence[int] | np.ndarray) -> str:
         """Greedy CTC decoding: merge repeats, drop blanks (index 0)."""

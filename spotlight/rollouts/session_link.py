@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
@@ -47,6 +47,9 @@ from spotlight.jobs import WorkSpec
 from spotlight.timings import Timings
 from spotlight.transport.control import Message
 
+if TYPE_CHECKING:
+    from spotlight.rollouts.rollouts import Rollouts
+
 log = structlog.get_logger(__name__)
 
 AnswerT = TypeVar("AnswerT", bound=Message)
@@ -60,16 +63,6 @@ class SessionUser(Actor):
     """The actor that the coordinator watches: the session's user is there while it lives."""
 
 
-class Program(Protocol):
-    """Whose session it is."""
-
-    async def deliver(self, done: DoneGroup) -> None:
-        """Take a group that is done: each is told once, before the coordinator forgets it."""
-
-    def lose(self, error: SpotlightError) -> None:
-        """The session cannot be gone on with; told once."""
-
-
 class SessionLink:
     """See the module's docstring.
 
@@ -77,6 +70,7 @@ class SessionLink:
         session: names it, unlike any other.
         offers: the weights that are published and kept, by version.
         program: whose session it is.
+        weight: the share of the nodes is in proportion to it.
     """
 
     def __init__(
@@ -87,7 +81,8 @@ class SessionLink:
         work: WorkSpec,
         *,
         offers: Mapping[int, WeightsOffer],
-        program: Program,
+        program: Rollouts,
+        weight: float = 1.0,
         timings: Timings = Timings(),
     ) -> None:
         self._system = system
@@ -96,6 +91,7 @@ class SessionLink:
         self._work = work
         self._offers = offers
         self._program = program
+        self._weight = weight
         self._timings = timings
         self._open: dict[int, GroupOrder] = {}
         """Submitted, and not delivered yet."""
@@ -241,7 +237,7 @@ class SessionLink:
 
     async def _ask_to_begin(self, *, goes_on: bool) -> SessionBegan:
         message, timings = (
-            BeginSession(self._session, self.user, self._work, goes_on),
+            BeginSession(self._session, self.user, self._work, goes_on, self._weight),
             self._timings,
         )
         # To begin it reads files; to go on it need not, and is asked again in time.

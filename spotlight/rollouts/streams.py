@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
-from typing import Protocol, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Self
 
 from spotlight.errors import SpotlightError
 from spotlight.rollouts.groups import Group
 
-
-class StreamOwner(Protocol):
-    """Who had the groups denoised."""
-
-    async def withdraw(self, numbers: Collection[int]) -> None:
-        """Drop groups that nobody wants any more."""
-
-    def forget(self, stream: GroupStream) -> None:
-        """Nothing more comes of a stream."""
+if TYPE_CHECKING:
+    from spotlight.rollouts.rollouts import Rollouts
 
 
 class GroupStream(AsyncIterator[Group]):
@@ -33,7 +26,7 @@ class GroupStream(AsyncIterator[Group]):
     def __init__(
         self,
         submit: Callable[[GroupStream], Awaitable[None]],
-        owner: StreamOwner,
+        owner: Rollouts,
     ) -> None:
         self._owner = owner
         self._done: asyncio.Queue[Group | SpotlightError | None] = asyncio.Queue()

@@ -19,7 +19,13 @@ from pathlib import Path
 import msgspec
 
 from spotlight import failpoints
-from spotlight.errors import JournalError, JournalUnwritable, RequestRefused, UnknownJob
+from spotlight.errors import (
+    JournalError,
+    JournalInUse,
+    JournalUnwritable,
+    RequestRefused,
+    UnknownJob,
+)
 from spotlight.store import running_note
 from spotlight.store.journal import Journal
 from spotlight.store.queued_job import QueuedJob
@@ -35,8 +41,11 @@ SHORTEST_BEGINNING = 4
 _OWNER = "queue"
 _JOBS = "queued/"
 """Beginning of the journal's records of jobs: the number of the job follows."""
-_DISK = "free some space or repair the disk, then try again"
-_FILE = "put it back from a copy, or move it away and resume its jobs from their run folders"
+_IF_DAMAGED = "put it back from a copy, or move it away and resume its jobs from their run folders"
+_ADVICE: dict[type[JournalError], str] = {
+    JournalInUse: "stop that one first",
+    JournalUnwritable: "free some space or repair the disk, then try again",
+}
 _LONGEST_WORD = 100
 _MOST_NAMED = 10
 """Jobs that one error names."""
@@ -47,23 +56,22 @@ class JobQueue:
 
     Args:
         path: of its journal.
-        journal: that one, begun.
+        journal: that one. It is begun with the first write, so that a coordinator whose disk is
+            full can start.
     """
 
     def __init__(self, path: Path, journal: Journal) -> None:
         self._path = path
         self._journal: Journal | None = journal
         """None after a write that the disk refused."""
-        self._jobs = _read(journal)
-        """Jobs are here by their numbers, which rise in the order in which they came."""
-        self._numbers = {job.id: number for number, job in self._jobs.items()}
+        self._keep(_read(journal))
 
     @classmethod
     def open(cls, runs: Path) -> JobQueue:
         """The queue of a folder of runs; a new one is empty, but for the run that a coordinator of
         an earlier version left there in the middle.
 
-        Raises `JournalError` if it is damaged, of a newer version, or cannot be written.
+        Raises `JournalError` if it is damaged, of a newer version, or cannot be read.
         """
         path = runs / NAME
         with _explaining(), ExitStack() as undo:
@@ -102,8 +110,7 @@ class JobQueue:
 
     def live(self) -> tuple[QueuedJob, ...]:
         """Those that have not ended: by priority, then in the order in which they came."""
-        live = [job for _, job in sorted(self._jobs.items()) if not job.has_ended]
-        return tuple(sorted(live, key=lambda job: -job.priority))
+        return self._live
 
     def ended(self) -> tuple[QueuedJob, ...]:
         """Those that have ended and are still known, the latest first."""
@@ -169,8 +176,15 @@ class JobQueue:
         with _explaining():
             self._bring(self._journal or _open(self._path), jobs)
         failpoints.reach("queue.written")
+        self._keep(jobs)
+
+    def _keep(self, jobs: dict[int, QueuedJob]) -> None:
+        """These are on disk."""
         self._jobs = jobs
+        """Jobs are here by their numbers, which rise in the order in which they came."""
         self._numbers = {job.id: number for number, job in jobs.items()}
+        live = [job for _, job in sorted(jobs.items()) if not job.has_ended]
+        self._live = tuple(sorted(live, key=lambda job: -job.priority))
 
     def _bring(self, journal: Journal, jobs: Mapping[int, QueuedJob]) -> None:
         """Let the journal hold these jobs. What differs is a change, or what a write that was
@@ -243,10 +257,6 @@ def _explaining() -> Iterator[None]:
     """A journal says what can be done about that of a run."""
     try:
         yield
-    except JournalUnwritable as error:
-        raise JournalUnwritable(error.problem, _DISK) from error
     except JournalError as error:
-        raise JournalError(error.problem, _FILE) from error
-    except OSError as error:
-        problem = f"{error.filename}: {error.strerror or error}"
-        raise JournalUnwritable(problem, _DISK) from error
+        kind = type(error)
+        raise kind(error.problem, _ADVICE.get(kind, _IF_DAMAGED)) from error

@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spotlight import failpoints
-from spotlight.errors import JournalError, JournalUnwritable
+from spotlight.errors import JournalError, JournalInUse, JournalUnwritable
 from spotlight.store import sqlite_journal
 from spotlight.store.journal_content import Content, Record, change, damaged, frame
 from spotlight.store.record_formats import brought_up
@@ -45,6 +45,8 @@ class Journal:
         """Bytes of the file, if it had been written anew when it was opened or was written anew
         last."""
         self._has_begun = False
+        self.was_taken_over = False
+        """It was read from a journal of 0.1.0 just now."""
         self._refusal: JournalError | None = None
         """Why it takes no more; None while it does."""
 
@@ -185,6 +187,7 @@ class Journal:
 
     def _take_over(self, database: Path, owner: str | None) -> None:
         former = sqlite_journal.read(database)
+        self.was_taken_over = True
         self._content.owner = owner or former.owner
         self._content.term = former.term
         self._content.records = {
@@ -266,7 +269,7 @@ def _lock(path: Path, file: int) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         problem = f"{path} is in use by another coordinator"
-        raise JournalError(problem, "cancel that job first") from error
+        raise JournalInUse(problem, "cancel that job first") from error
 
 
 def _write_whole(file: int, data: bytes) -> None:

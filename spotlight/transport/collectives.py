@@ -35,7 +35,7 @@ _LOOK = timedelta(seconds=0.5)
 
 
 class Group:
-    """One rank's end of a group; make it with `init_group`. Close it, also after an error."""
+    """One rank's end of a group; make it with `meet`. Close it, also after an error."""
 
     def __init__(self, group: Any, store: Any, rank: int, world: int, where: str) -> None:
         self.rank = rank
@@ -152,7 +152,7 @@ def listen(host: str, port: int = 0) -> socket.socket:
     """A listening socket for the store of a group to come; with port 0 the system picks a free
     port.
 
-    Rank 0 calls it, tells its peers the port, and hands the socket to `init_group`. Raises
+    Rank 0 calls it, tells its peers the port, and hands the socket to `serve_store`. Raises
     `AddressInUse`.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -162,47 +162,6 @@ def listen(host: str, port: int = 0) -> socket.socket:
         raise AddressInUse(
             f"{host}:{port} cannot be listened on ({error.strerror}); choose another port"
         ) from error
-
-
-def init_group(
-    rank: int,
-    world: int,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    *,
-    timeout_s: float,
-    backend: Backend = "gloo",
-    listener: socket.socket | None = None,
-) -> Group:
-    """Join a group of `world` ranks that meet at rank 0's store on `host`:`port`; blocks at most
-    `timeout_s`.
-
-    Rank 0 listens there itself, or takes over `listener` (see `listen`). `timeout_s` also bounds
-    every later collective. Raises `TransportError` when the others do not come in time,
-    `AddressInUse`, and `ValueError` for an impossible rank.
-    """
-    if not 0 <= rank < world:
-        raise ValueError(f"rank {rank} does not exist in a group of {world}")
-    if rank == 0:
-        listener = listener or listen(host, port)
-        port = listener.getsockname()[1]
-    else:
-        listener = None
-    store = (
-        serve_store(host, listener, timeout_s=timeout_s)
-        if listener is not None
-        else reach_store(host, port, timeout_s=timeout_s)
-    )
-    return meet(
-        rank,
-        world,
-        store,
-        f"{host}:{port}",
-        connect_s=timeout_s,
-        timeout_s=timeout_s,
-        host=host,
-        backend=backend,
-    )
 
 
 def serve_store(host: str, listener: socket.socket, *, timeout_s: float) -> Any:

@@ -194,7 +194,7 @@ class Desk:
     async def complete(self, name: str, lease: int, epoch: int | None = None) -> int:
         """Deliver a batch that the worker was granted; how many of it counted."""
         granted = [g for g in self.grants() if g.lease == lease]
-        grant = granted[0] if granted else Grant(lease, 15.0, requests(1), (None,), 0)
+        grant = granted[0] if granted else Grant(lease, requests(1), (None,), 0)
         changes = {"epoch": epoch} if epoch else {}
         return (await self.deliver(name, grant, **changes)).accepted
 

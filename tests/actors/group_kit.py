@@ -170,7 +170,7 @@ class Crewman:
     @property
     def seat(self) -> Seat:
         """Its place in a group."""
-        return Seat(self.name, 1, self.leader.ref, self.member)
+        return Seat(self.name, self.leader.ref, self.member)
 
     def tell(self, message: Message) -> None:
         """To its member, from its leader."""
@@ -322,7 +322,7 @@ class GroupCrew:
         """Give a batch to a worker; returns the lease."""
         self.leases += 1
         commits = commits or (None,) * len(requests)
-        worker.tell(Grant(self.leases, 15.0, requests, commits, every))
+        worker.tell(Grant(self.leases, requests, commits, every))
         return self.leases
 
     async def answer(self, worker: Crewman, lease: int) -> Message:

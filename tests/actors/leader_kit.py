@@ -129,7 +129,7 @@ class Crew:
         await asyncio.sleep(0.01)
 
     async def grant(self, lease: int, count: int = 1, commit: Commit | None = None) -> Grant:
-        grant = Grant(lease, 15.0, requests(count), (commit,) * count, 3)
+        grant = Grant(lease, requests(count), (commit,) * count, 3)
         self.dispatcher.tell(self.leader, grant)
         await asyncio.sleep(0.01)
         return grant

@@ -139,7 +139,7 @@ class Worker:
         self, requests: tuple[Request, ...], commits: tuple[Commit | None, ...] = (), every: int = 0
     ) -> None:
         self.leases += 1
-        self.tell(Grant(self.leases, 15.0, requests, commits or (None,) * len(requests), every))
+        self.tell(Grant(self.leases, requests, commits or (None,) * len(requests), every))
 
     async def hears(self, count: int) -> list[Message]:
         """The leader's inbox once it has so many messages."""

@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from spotlight.diffusion.parallel_attention import Grid, attend, shard_lengths
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
-from spotlight.transport.collectives import Group, init_group, listen
+from spotlight.transport.collectives import Group, listen
+from spotlight_simulation.rank_groups import init_group
 from tests.warm_processes import warm_processes
 
 PATIENCE_S = 180.0

@@ -7,19 +7,22 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from spotlight.actors.protocol.door import KnownNode, KnownToken
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.running.client import connect, get_guests, make_token
+from spotlight.running.client import CoordinatorClient, connect
 from spotlight.transport.control.keys import KeyPair
 from spotlight.types import Pool, TokenRole
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
+from tests.worker_templates import apart
 
 LIMIT_S = 120.0
 
@@ -52,6 +55,13 @@ class Place:
         """The token in the folder of the runs."""
         return JoinToken.parse("token", (self.runs / "operator.token").read_text())
 
+    def _asked(self, call: Callable[[CoordinatorClient], Coroutine[Any, Any, Any]]) -> Any:
+        async def over_one_connection() -> Any:
+            async with connect(self.operator()) as client:
+                return await call(client)
+
+        return asyncio.run(over_one_connection())
+
     def token(
         self,
         role: TokenRole = "node",
@@ -60,16 +70,18 @@ class Place:
         ttl_s: float = 86_400.0,
     ) -> str:
         """A new one. What its command says is told by the tests of commands."""
-        return asyncio.run(make_token(self.operator(), role, pool, uses, ttl_s))
+        return self._asked(lambda client: client.new_token(role, pool, uses, ttl_s))
 
     def tokens(self) -> tuple[KnownToken, ...]:
         """All that were made, in their order."""
-        return asyncio.run(get_guests(self.operator())).tokens
+        return self._asked(lambda client: client.guests()).tokens
 
     def node(self, name: str, *options: str | Path, forks: bool = False) -> subprocess.Popen[str]:
         """A node that joins; its workers are processes below it if it `forks` them itself."""
-        template = () if forks else self._template
-        return self.workplace.daemon("node", "--name", name, *template, *options)
+        words = ("--name", name, *options)
+        if forks:
+            return self.workplace.daemon("node", *words, env=apart())
+        return self.workplace.daemon("node", *words, *self._template)
 
     def refused(self, name: str, *options: str | Path) -> str:
         """The one line with which a node ends that is not let in."""
@@ -81,7 +93,7 @@ class Place:
 
     def known(self) -> dict[str, KnownNode]:
         """The nodes that have enrolled, by name."""
-        return {node.name: node for node in asyncio.run(get_guests(self.operator())).nodes}
+        return {node.name: node for node in self._asked(lambda client: client.guests()).nodes}
 
     def until_there(self, name: str, *, there: bool = True) -> None:
         """Wait until a node has joined, or is no longer `there`."""

@@ -47,7 +47,7 @@ def acknowledged(acks: AckLog, delivered: CommitSteps | Completed) -> None:
 
 def grant(lease: int, request: Request, step: int = 0) -> Grant:
     saved = Commit(step, BUNDLE, 0) if step else None
-    return Grant(lease, 5.0, (request,), (saved,), 2)
+    return Grant(lease, (request,), (saved,), 2)
 
 
 @pytest.fixture

@@ -65,7 +65,9 @@ def faults() -> Iterator[Faults]:
 
 @pytest.fixture
 def runs(tmp_path: Path) -> Path:
-    return tmp_path / "runs"
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    return runs
 
 
 @pytest.fixture
@@ -463,17 +465,38 @@ def test_a_record_of_an_earlier_version_lacks_the_later_fields(queue, runs) -> N
     again.close()
 
 
-def test_a_queue_that_cannot_be_made_is_said_in_one_line(tmp_path) -> None:
-    (tmp_path / "runs").touch()
-    with pytest.raises(JournalError, match="runs: File exists; free some space or repair"):
-        JobQueue.open(tmp_path / "runs")
+def test_a_queue_of_another_coordinator_is_said_in_one_line(busy, runs) -> None:
+    with pytest.raises(JournalError, match=r"in use by another coordinator; stop that one first$"):
+        JobQueue.open(runs)
+
+
+def test_a_queue_that_cannot_be_read_is_said_in_one_line(runs) -> None:
+    (runs / job_queue.NAME).mkdir()
+    with pytest.raises(JournalError, match=r"queue\.records: Is a directory; free some space"):
+        JobQueue.open(runs)
+
+
+def test_a_queue_opens_on_a_full_disk_and_writes_nothing_until_there_is_a_job(
+    busy, runs, tmp_path, faults
+) -> None:
+    faults.place, faults.error = "journal.commit", OSError(errno.ENOSPC, "No space left on device")
+    again = after_a_kill(runs, tmp_path / "next")
+    assert ids(again.live()) == ids(busy.live())
+    again.close()
+
+
+def test_a_job_that_did_not_come_into_the_queue_after_all_is_forgotten(busy, runs) -> None:
+    busy.remove("a-1")
+    busy.close()
+    again = JobQueue.open(runs)
+    assert (ids(again.live()), ids(again.ended())) == (["b-1"], ["d-1"])
+    again.close()
 
 
 # ------------------------------------------------------- what a coordinator without a queue left
 
 
 def noted(runs: Path, folder: Path) -> None:
-    runs.mkdir(exist_ok=True)
     (runs / NOTE).write_text(str(folder))
 
 

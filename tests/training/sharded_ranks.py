@@ -12,8 +12,8 @@ from spotlight.training.batches import TrainingBatch
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
-from spotlight.transport.collectives import init_group
 from spotlight_simulation.ports import unused_port
+from spotlight_simulation.rank_groups import init_group
 from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch

@@ -10,7 +10,8 @@ import torch
 from spotlight.errors import SpotlightError
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.trainer import Trainer
-from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.collectives import listen
+from spotlight_simulation.rank_groups import init_group
 from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits, with_options

@@ -10,7 +10,8 @@ from spotlight.errors import CheckpointError, TransportError
 from spotlight.training.checkpoints import load_checkpoint
 from spotlight.training.forwards import Forwards
 from spotlight.training.trainer import Trainer
-from spotlight.transport.collectives import init_group, listen
+from spotlight.transport.collectives import listen
+from spotlight_simulation.rank_groups import init_group
 from tests.warm_processes import warm_processes
 
 from .fakes import same_bits

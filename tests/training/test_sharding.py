@@ -10,7 +10,7 @@ from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.sharding import shard
 from spotlight.training.trainer import Trainer
 from spotlight.training.weights import FlatWeights
-from spotlight.transport.collectives import init_group
+from spotlight_simulation.rank_groups import init_group
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits

@@ -8,14 +8,8 @@ import pytest
 import torch
 
 from spotlight.errors import AddressInUse, TransportError
-from spotlight.transport.collectives import (
-    Group,
-    await_ranks,
-    init_group,
-    listen,
-    reach_store,
-    serve_store,
-)
+from spotlight.transport.collectives import Group, await_ranks, listen, reach_store, serve_store
+from spotlight_simulation.rank_groups import init_group
 from tests.listening_sockets import listening_addresses, listening_sockets
 from tests.warm_processes import warm_processes
 

@@ -33,7 +33,8 @@ import structlog
 from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
+from spotlight.actors.coordinator.key_ring import OPERATOR, REFUSALS_LOG_S, KeyRing
+from spotlight.actors.coordinator.node_statuses import node_statuses
 from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.coordinator.session.session_runner import SessionRunner, SessionSetup
 from spotlight.actors.coordinator.submissions import (
@@ -43,7 +44,11 @@ from spotlight.actors.coordinator.submissions import (
     read_session_files,
     read_submission,
 )
-from spotlight.actors.coordinator.tenant.job_journal import identify, require_same_prompts
+from spotlight.actors.coordinator.tenant.job_journal import (
+    begin_segment,
+    identify,
+    require_same_prompts,
+)
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.protocol import (
     Acknowledged,
@@ -63,6 +68,7 @@ from spotlight.actors.protocol import (
     NodePlan,
     NodeRefused,
     NodeReport,
+    NodeStatus,
     NodeUnknown,
     PreemptNode,
     SessionBegan,
@@ -73,7 +79,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import JournalError, RequestRefused, UnknownJob, UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.fleet.admission import Waiting, admit, why_waits
@@ -138,7 +144,8 @@ class Coordinator(Actor):
         """The jobs and sessions that run, by id."""
         self._last: dict[str, JobStatus] = {}
         """How those ended that ended lately, by id."""
-        self._refusals_log = LogLimiter()
+        self._refusals_log = LimitedLog(log, REFUSALS_LOG_S)
+        """The log of users and nodes that are refused: they may try as often as they like."""
         self._submissions = 0
         """How many are being read."""
         self._beginning: dict[str, QueuedJob] = {}
@@ -183,9 +190,10 @@ class Coordinator(Actor):
         """A node is there, and says what it has; or it has left after a notice."""
         actors = (ref.address for worker in message.workers for ref in _actors_of(worker))
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
-        if problem:
-            return NodeRefused(problem)
-        answer = self._fleet.reported(message)
+        answer = NodeRefused(problem) if problem else self._fleet.reported(message)
+        if isinstance(answer, NodeRefused):
+            node, reason = message.node, answer.reason
+            self._refusals_log.info("node_refused", about=(node, reason), node=node, reason=reason)
         self._begin_waiting()
         return answer
 
@@ -242,7 +250,7 @@ class Coordinator(Actor):
         """Its actor crashed: its folder stays resumable."""
         del self._tenants[tenant.service.id]
         tenant.nodes.forget()
-        log.error("job_runner_ended", job=tenant.service.title, reason=reason)
+        tenant.log.lines.error("job_runner_ended", reason=reason)
         why = f"the job runner {reason}; see the coordinator's log"
         status = msgspec.structs.replace(tenant.status, outcome="failed", reason=why)
         self._note_end(tenant.service.id, status)
@@ -277,7 +285,8 @@ class Coordinator(Actor):
             )
             return await self._take(message, submission, user)
         except UserError as error:
-            self._log_refusal("job_refused", job=message.job.name, reason=str(error))
+            job, reason = message.job.name, str(error)
+            self._refusals_log.info("job_refused", about=(job, reason), job=job, reason=reason)
             return JobRefused(str(error))
         except Exception as error:  # whatever is wrong with a job, it ends no coordinator
             log.error("job_not_started", error=repr(error), exc_info=error)
@@ -293,7 +302,7 @@ class Coordinator(Actor):
         self._refuse_live(path)
         with ExitStack() as undo:
             if message.resume:
-                folder, _ = RunFolder.reopen(path, message.job)
+                folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
             undo.callback(folder.close)
@@ -319,8 +328,8 @@ class Coordinator(Actor):
             self._queue.add(queued)
             log.info(
                 "job_submitted",
+                job_id=queued.id,
                 job=job.name,
-                id=queued.id,
                 owner=queued.owner,
                 run_folder=queued.run_folder,
             )
@@ -338,12 +347,6 @@ class Coordinator(Actor):
                 f"{path} is in the queue already, as the job {live.id}; wait for it, or `spotlight"
                 f" cancel {live.id}` it first"
             )
-
-    def _log_refusal(self, event: str, **fields: str) -> None:
-        """A user may try as often as it likes; the log is the operator's."""
-        unlogged = self._refusals_log.admit(event, asyncio.get_running_loop().time())
-        if unlogged is not None:
-            log.info(event, unlogged=unlogged, **fields)
 
     @handles(BeginSession, only=_for_itself)
     async def on_begin_session(
@@ -380,7 +383,8 @@ class Coordinator(Actor):
             files = await self._in_thread(lambda: read_session_files(work, permissions))
             return (await self._take_session(message, files, user)).began
         except UserError as error:
-            self._log_refusal("session_refused", user=str(message.user), reason=str(error))
+            user, reason = str(message.user), str(error)
+            self._refusals_log.info("session_refused", about=reason, user=user, reason=reason)
             return SessionRefused(str(error))
         except Exception as error:  # whatever is wrong with a session, it ends no coordinator
             log.error("session_not_started", error=repr(error), exc_info=error)
@@ -466,7 +470,10 @@ class Coordinator(Actor):
         live = sorted(self._queue.live(), key=lambda job: job.began_at or math.inf)
         for job in (*live, *self._queue.ended()):
             return self._status_of(job)
-        return JobStatus(workers=self._idle_workers())
+        return JobStatus(workers=self._idle_workers(), nodes=self._nodes())
+
+    def _nodes(self) -> tuple[NodeStatus, ...]:
+        return node_statuses(self._fleet.table, asyncio.get_running_loop().time())
 
     def _status_of(self, job: QueuedJob) -> JobStatus:
         if job.id in self._tenants:
@@ -490,6 +497,7 @@ class Coordinator(Actor):
             priority=job.priority,
             run_folder=status.run_folder or job.run_folder,
             iterations=status.iterations or job.iterations,
+            nodes=self._nodes(),
         )
 
     def _entry_of(self, job: QueuedJob) -> JobEntry:
@@ -533,7 +541,8 @@ class Coordinator(Actor):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
             except Exception as error:  # whatever is wrong with a report, the job has ended
-                log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
+                why = f"{type(error).__name__}: {error}"
+                tenant.log.lines.error("report_not_written", reason=why)
         self._note_end(tenant.service.id, status)
 
     async def _run_again(self, tenant: Tenant) -> None:
@@ -571,7 +580,7 @@ class Coordinator(Actor):
         try:
             self._queue.changed(job)
         except JournalError as error:
-            self._log_refusal("queue_not_written", job=job.name, reason=str(error))
+            self._refusals_log.error("queue_not_written", job=job.name, reason=str(error))
             return False
         return True
 
@@ -639,8 +648,8 @@ class Coordinator(Actor):
             is_known = isinstance(error, UserError)
             log.error(
                 "job_cannot_begin",
+                job_id=job.id,
                 job=job.name,
-                id=job.id,
                 run_folder=job.run_folder,
                 reason=str(error),
                 exc_info=None if is_known else error,
@@ -672,11 +681,12 @@ class Coordinator(Actor):
             undo.callback(folder.close)
             identity = identify(folder.journal, queued.name, self._rng, queued.owner)
             require_same_prompts(folder.journal, submission.files.prompt_digests)
+            begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
         log.info(
             "job_goes_on" if came_back else "job_began",
+            job_id=queued.id,
             job=queued.name,
-            id=queued.id,
             owner=queued.owner,
             run_folder=queued.run_folder,
         )
@@ -690,6 +700,7 @@ class Coordinator(Actor):
     ) -> SessionRunner:
         log.info(
             "session_goes_on" if came_back else "session_began",
+            job_id=queued.id,
             job=queued.name,
             owner=queued.owner,
             user=str(folder.saved.user),

@@ -111,7 +111,6 @@ class Seat(Record, frozen=True):
     """One member's place in a group; its index is the rank. Rank 0 leads."""
 
     worker: WorkerName
-    worker_epoch: int
     leader: ActorRef
     member: ActorRef
 
@@ -239,8 +238,6 @@ class Grant(Message, frozen=True):
     """
 
     lease: int
-    deadline_s: float
-    """Seconds the holder has before it must renew."""
     requests: tuple[Request, ...]
     commits: tuple[Commit | None, ...]
     """Where to go on, for each request; None from its first step."""

@@ -217,7 +217,7 @@ class Fleet(Message, frozen=True):
     previews: int
     resumed: int
     """How many of both went on from steps that others had taken."""
-    reissued: int
+    handed_on: int
     """Requests that were given to another worker, since the first was lost or too slow."""
     failed: int
     pools: tuple[PoolUse, ...]

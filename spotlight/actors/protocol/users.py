@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-import msgspec
+from typing import Literal
 
 from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import JobKind, JobState, Record, WorkerState
+from spotlight.types import JobKind, JobState, NodeState, Record, WorkerState
+from spotlight.types import Priority as Priority
+from spotlight.types import Weight as Weight
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
-Weight = Annotated[float, msgspec.Meta(ge=0, le=1000)]
-"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
-Priority = Annotated[int, msgspec.Meta(ge=-100, le=100)]
-"""Jobs of a higher one begin first."""
 
 
 class SubmitJob(Message, frozen=True):
@@ -27,6 +23,8 @@ class SubmitJob(Message, frozen=True):
     resume: bool
     weight: Weight = 1.0
     priority: Priority = 0
+    changes: tuple[str, ...] = ()
+    """What a run that goes on does otherwise from here on, each `path=value`."""
 
 
 class JobAccepted(Message, frozen=True):
@@ -109,7 +107,7 @@ class JobEntry(Record, frozen=True):
     iteration: int = 0
     iterations: int = 0
     nodes: int = 0
-    """So many nodes work for it."""
+    """How many nodes work for it."""
     note: str = ""
     """What it waits for, or why it ended as it did."""
 
@@ -141,6 +139,30 @@ class WorkerStatus(Record, frozen=True):
         clean_fields(self, "name", "node", "pool", "detail", "leader")
 
 
+class NodeStatus(Record, frozen=True):
+    """A node that is there, or was."""
+
+    name: str
+    pool: str
+    workers: int
+    """How many it has, or had last."""
+    state: NodeState
+    since_s: float
+    """Seconds since this coordinator first heard of it; of one that has left or is lost, since it
+    went."""
+    version: str = ""
+    """Its version of Spotlight; empty of one that has left or is lost."""
+    detail: str = ""
+    """Who gave it notice, or why it went."""
+    notice_left_s: float | None = None
+    """Seconds until it is taken, by its notice; None if it has none, or that does not say."""
+    job: str = ""
+    """Id of the job or session that it works for; empty if for none."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "pool", "version", "detail", "job")
+
+
 class MirrorStatus(Record, frozen=True):
     """How far the copy of a run in object storage is."""
 
@@ -149,7 +171,7 @@ class MirrorStatus(Record, frozen=True):
     committed: int = 0
     """Iterations in the checkpoint that it should hold."""
     failures: int = 0
-    """Copies that failed."""
+    """Copies that failed, in the whole run."""
     problem: str = ""
     """Why the latest one failed; empty if it did not."""
 
@@ -171,31 +193,33 @@ class JobStatus(Message, frozen=True):
     iterations: int = 0
     weights_version: int = 0
     elapsed_s: float = 0.0
+    """Seconds of run time: those of earlier coordinators count as far as they are on record, to the
+    last ten, and those without one do not."""
     done: int = 0
+    """Samples of the rollout that are there; this and `wanted` are 0 in other phases."""
     wanted: int = 0
+    """Samples that the rollout is to have."""
     images_per_s: float = 0.0
+    """Of the rollout that is under way, else of the latest."""
     reward_mean: float | None = None
+    """The mean of the latest samples that are all there; None before the first."""
     validation: tuple[tuple[float, float], ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     previews: int = 0
-    """Those from which seeds were chosen. This and the counts below are of the whole run, those of
-    earlier coordinators included, unless they say otherwise; of a session, which leaves no record,
-    all are since this coordinator began with it."""
+    """Those from which seeds were chosen, in the iterations that are on record. This and the counts
+    below are of the whole run: they are in the run folder, and a coordinator that comes back counts
+    on. Of a session, which leaves no record, all are since this coordinator began with it."""
     previews_late: int = 0
     """Previews that came too late for that."""
-    reissued: int = 0
-    """Requests that wait again because their worker was lost or let its lease expire."""
-    late_results: int = 0
-    """Results that came without a valid lease, and did not count."""
-    discarded: int = 0
-    """Finished samples thrown away because newer weights were published, since this coordinator
-    began with the run; must stay 0."""
-    quarantined: tuple[str, ...] = ()
+    handed_on: int = 0
+    """Requests that went to another worker, since the first was lost or did not say in time that it
+    still worked on them; each as often as that happened."""
+    results_ignored: int = 0
+    """Results that did not count, since the work had been taken back from who delivered them."""
+    given_up: tuple[str, ...] = ()
     """Requests given up because every node that took them was lost."""
     preemptions: int = 0
     """Nodes that had notice, or were lost without."""
-    dead_letters: int = 0
-    """Messages that no actor of this coordinator handled, since it was started."""
     outcome: Outcome = ""
     reason: str = ""
     run_folder: str = ""
@@ -204,7 +228,11 @@ class JobStatus(Message, frozen=True):
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with trackers and workers: each names one, and says why it does not work."""
+    """What is wrong with trackers, exploration, the disk and workers: each names one, and says why
+    it does not work."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """All nodes of the coordinator, by name: those that are there, whatever they work for, and the
+    latest that went."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "job", "phase", "reason", "note", "troubles", most=LONGEST_ERROR)

@@ -13,8 +13,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -25,29 +25,10 @@ from spotlight.jobs import WorkSpec
 from spotlight.timings import WorkerTimings
 from spotlight.types import BundleOffer
 
+if TYPE_CHECKING:
+    from spotlight.actors.worker.member import Member
+
 log = structlog.get_logger(__name__)
-
-
-class Holder(Protocol):
-    """Who holds what a job needs, and works with it."""
-
-    def run_task(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a task that belongs to it."""
-
-    async def load_model(self, spec: WorkSpec) -> None:
-        """Load the model of a job, unless it is loaded; in bounded time."""
-
-    def begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
-        """The model is loaded; called with every later plan of the same job, too."""
-
-    def end_job(self) -> None:
-        """The job is over."""
-
-    def report(self) -> None:
-        """Something was loaded, or could not be."""
-
-    def give_up(self, reason: str) -> None:
-        """Another process had better try."""
 
 
 class JobHoldings:
@@ -58,7 +39,7 @@ class JobHoldings:
         weights: fetches and holds the versions.
     """
 
-    def __init__(self, holder: Holder, weights: HeldWeights, timings: WorkerTimings) -> None:
+    def __init__(self, holder: Member, weights: HeldWeights, timings: WorkerTimings) -> None:
         self._holder = holder
         self._weights = weights
         self._timings = timings

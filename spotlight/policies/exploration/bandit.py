@@ -10,7 +10,7 @@ and taking its upper bound no more: the first K candidates teach most of what th
 Invariants:
 - Every group that is trained on is given K candidates before any is given more, one by one over all
   of them: a cut at any moment leaves groups that are equally full.
-- Of a pool of prompts, only those are given any that are open (`prompt_pool`).
+- Of a pool of prompts, only those are given any that are open (`PromptPool`).
 - After `restrict` only those groups are given any, and no other prompt of a pool is opened.
 - No group is given more than `most`, nor all together more than groups x candidates.
 - A group whose contrast is nearly the largest that its limits allow is given no more.
@@ -24,10 +24,11 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from itertools import islice
 
-from spotlight.policies.exploration.arm import Arm, values_of
 from spotlight.policies.exploration.contrast import contrast_and_gain, largest_contrast
 from spotlight.policies.exploration.planners import (
     Candidate,
@@ -35,17 +36,50 @@ from spotlight.policies.exploration.planners import (
     UniformPlanner,
     derived_seed,
 )
-from spotlight.policies.exploration.prompt_pool import PromptPool
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_scales import combined, each_reward, reward_scale
 from spotlight.policies.exploration.reward_spread import (
     FADING,
     POPULATION_FADING,
+    ContinuousRewards,
     Evidence,
     Knowledge,
-    RewardKind,
     Standing,
 )
+
+
+@dataclass
+class Arm:
+    """A prompt group, of which a pull is one candidate, and what became of its candidates."""
+
+    prompt: str
+    category: str
+    issued: int = 0
+    """How many candidates were handed out."""
+    awaited: set[int] = field(default_factory=set)
+    """The seeds of those that have no score yet."""
+    forgotten: set[int] = field(default_factory=set)
+    """The seeds of those that will have none."""
+    rewards: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    """The rewards by seed, as recorded."""
+    values: list[float] = field(default_factory=list)
+    """The rewards of each candidate as one number, ascending."""
+    evidence: Evidence = field(default_factory=Evidence)
+    """What the `values` tell of the prompt."""
+    told: Population = field(default_factory=Population)
+    """What they told of all prompts of its category."""
+    contrast: float = 0.0
+    """The contrast of the best of them."""
+    again: float = 0.0
+    """What one more candidate would add, if its reward were any of the `values` again."""
+    parameter: float = 0.0
+    """The parameter that is expected by what is believed of the prompt."""
+
+
+def values_of(arm: Arm, scale: Sequence[float]) -> list[float]:
+    """The rewards of an arm, each as one number, ascending."""
+    return sorted(combined(rewards, scale) for rewards in arm.rewards.values())
+
 
 SATURATED = 0.96
 """The share of the largest possible contrast from which on a group is given no more: 0.48 for
@@ -86,7 +120,7 @@ class BanditPlanner:
         most: most candidates for one group, at least K.
         trained: groups that are trained on, the first so many of them unless others contrast more;
             all by default.
-        rewards: what kind of rewards a candidate is given. Several are summed as `reward_scales`
+        rewards: the rewards that a candidate is given. Several are summed as `reward_scales`
             describes.
         weights: of the rewards; equal by default.
         categories: one per group; a prompt that was never met is taken to be like its category.
@@ -107,7 +141,7 @@ class BanditPlanner:
         keep: int,
         candidates: int,
         most: int,
-        rewards: RewardKind,
+        rewards: ContinuousRewards,
         trained: int | None = None,
         weights: Sequence[float] | None = None,
         categories: Sequence[str] | None = None,
@@ -401,3 +435,76 @@ def _check(keep: int, candidates: int, most: int) -> None:
         raise ValueError(f"keep must be between 2 and most ({most}), not {keep}")
     if candidates < 0:
         raise ValueError(f"candidates must be at least 0, not {candidates}")
+
+
+LOOKED_AT = 16
+"""Prompts, the next ones, among which the most promising is sought: the pool may be large."""
+
+
+class PromptPool:
+    """Which prompts of a pool are explored, by the numbers of their groups: as many as an iteration
+    trains on at first, and then others in place of those that turn out to be solved, or hopeless.
+
+    A prompt is opened when its first K candidates are expected to contrast so much more than those
+    of the group that it would replace that this is worth more, for each candidate, than one more
+    candidate of any open group. So no preview goes to other prompts while all of them contrast, as
+    at the beginning of most runs, and many do when few still contrast.
+
+    Args:
+        groups: in the pool; the first `trained` of them are open from the beginning.
+        trained: of which so many are trained on.
+    """
+
+    def __init__(self, groups: int, trained: int) -> None:
+        self._trained = trained
+        self._open = set(range(min(trained, groups)))
+        self._waiting = dict.fromkeys(range(trained, groups))
+        """Prompts that wait, in the order in which they were drawn."""
+
+    @property
+    def opened(self) -> frozenset[int]:
+        """Groups that may be given candidates."""
+        return frozenset(self._open)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether any group was never opened."""
+        return bool(self._waiting)
+
+    def is_open(self, group: int) -> bool:
+        """Whether this one may be given candidates."""
+        return group in self._open
+
+    def open(self, group: int) -> None:
+        """From now on it may be given candidates."""
+        del self._waiting[group]
+        self._open.add(group)
+
+    def close_weakest(self, contrasts: Mapping[int, float]) -> list[int]:
+        """Close the groups that will not be trained on, and return them; of equals the later ones.
+
+        Args:
+            contrasts: of the open groups of which K candidates are scored.
+        """
+        closed = sorted(contrasts, key=lambda group: (-contrasts[group], group))[self._trained :]
+        self._open.difference_update(closed)
+        return closed
+
+    def challenger(
+        self, contrasts: Mapping[int, float], expected: Callable[[int], float]
+    ) -> tuple[int, float] | None:
+        """The next group to open, and by how much it is expected to contrast more than the one that
+        it would replace; None where there is no such group. Those that were opened and are not
+        scored yet are taken to replace the weakest.
+
+        Args:
+            contrasts: of the open groups of which K candidates are scored.
+            expected: contrast of the first K candidates of a group.
+        """
+        replaced = len(self._open) - self._trained
+        if not self._waiting or replaced >= len(contrasts):
+            return None
+        weakest = sorted(contrasts.values())[replaced]
+        values = {group: expected(group) for group in islice(self._waiting, LOOKED_AT)}
+        best = max(values, key=lambda group: (values[group], -group))
+        return best, values[best] - weakest

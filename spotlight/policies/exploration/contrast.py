@@ -3,7 +3,7 @@ has the largest.
 
 That subset always consists of some of the lowest and some of the highest rewards (PODS, arXiv
 2504.13818). Floating point: this ranks prompts. Which seeds are kept is decided exactly, in
-`selection`.
+`planners`.
 """
 
 from __future__ import annotations
@@ -72,14 +72,8 @@ def _best_split(ordered: Sequence[float], keep: int) -> tuple[float, float, int]
 def largest_contrast(keep: int, low: float, high: float) -> float:
     """The contrast of `keep` rewards in [low, high] of which half are at each end, or as nearly
     half as an odd number allows: there is no larger one."""
-    return (high - low) * pass_contrast(keep, keep, keep)
-
-
-def pass_contrast(passes: float, fails: float, keep: int) -> float:
-    """The contrast of so many 1s and 0s, together at least `keep`. Expected counts may be
-    fractions."""
-    minority = min(passes, fails, keep // 2)
-    return math.sqrt(minority * (keep - minority)) / keep
+    half = keep // 2
+    return (high - low) * (math.sqrt(half * (keep - half)) / keep)
 
 
 @cache

@@ -6,8 +6,9 @@ Pure.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import math
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
@@ -101,8 +102,13 @@ class ExplorationRecord:
                 {p: self._prompts_known[p] for p in prompts if p in self._prompts_known},
                 dict(self._categories_known),
             ),
-            exploration_share(self.agreement, self.gain),
+            self.share,
         )
+
+    @property
+    def share(self) -> float:
+        """The share of the previews of an iteration that is worth making, as far as is known."""
+        return exploration_share(self.agreement, self.gain)
 
     def reduction(self, plan: ExplorationPlan) -> ExplorationReduced | None:
         """The event that tells why not all previews of a plan are worth making, if they are not."""
@@ -159,3 +165,34 @@ class ExplorationRecord:
             one = Gain(1.0, latest.contrast_at_random, promised, metrics.explored_std_mean)
             metrics.realised_share = one.realised_share
             self.gain += one
+
+
+class WindowPredictor:
+    """A lower quantile of the last durations: better to stop a little early than to delay
+    publication.
+
+    Before the first measurement no end is predicted: the time is infinite, and exploration goes on
+    until it is told that training is over.
+    """
+
+    def __init__(
+        self, durations: Iterable[float] = (), *, quantile: float = 0.25, memory: int = 8
+    ) -> None:
+        self._quantile = quantile
+        self._durations: deque[float] = deque(durations, maxlen=memory)
+
+    @property
+    def durations(self) -> tuple[float, ...]:
+        """What the prediction rests on, oldest first."""
+        return tuple(self._durations)
+
+    def record(self, seconds: float) -> None:
+        """A training step took this long."""
+        self._durations.append(seconds)
+
+    def predict(self) -> float:
+        """Seconds."""
+        if not self._durations:
+            return math.inf
+        ordered = sorted(self._durations)
+        return ordered[int(self._quantile * (len(ordered) - 1))]

@@ -1,28 +1,18 @@
 """Estimates of the spread of each prompt's rewards, over iterations.
 
-Evidence is a pair of sums, which add up and fade alike for both kinds of reward:
-
-| rewards | count | total | belief | parameter |
-|---|---|---|---|---|
-| continuous | degrees of freedom | squared deviations | s^2 ~ InvGamma(count / 2, total / 2) | s |
-| pass or fail | scores | passes | p ~ Beta(total, count - total) | p |
-
-What is believed of a prompt is its own evidence and a prior, which for continuous rewards has the
-more pseudo-counts the more alike prompts are (`prompt_population`). The policy moves, so what was
-learnt fades when its prompt, or category, is met again (SuperFlow, arXiv 2512.17951).
+Evidence is a pair of sums, which add up and fade: degrees of freedom, and squared deviations. The
+variance of a prompt's rewards is believed to be InvGamma(count / 2, total / 2), by its own evidence
+and a prior, which has the more pseudo-counts the more alike prompts are (`prompt_population`). The
+policy moves, so what was learnt fades when its prompt, or category, is met again (SuperFlow, arXiv
+2512.17951).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
-from spotlight.policies.exploration.contrast import (
-    expected_contrast,
-    pass_contrast,
-    squared_deviations,
-)
+from spotlight.policies.exploration.contrast import expected_contrast, squared_deviations
 from spotlight.policies.exploration.prompt_population import Population, visit
 from spotlight.types import Record
 
@@ -44,9 +34,6 @@ _LEAST_VARIANCE = 1e-100
 """The least variance by whose square something can be divided: below it rewards are as good as
 equal."""
 
-PASS_FAIL_COUNTS = 2.0
-"""Pseudo-counts that hold a prompt's pass rate to that of its category."""
-
 _LUCK = 0.6
 """The exponent with which luck is lost, in simulations of normal rewards whose spread is known; of
 a spread that the same scores have told, less is luck."""
@@ -60,7 +47,9 @@ class Evidence(Record, frozen=True):
     """Two sums over scored candidates; see the module's docstring."""
 
     count: float = 0.0
+    """The degrees of freedom."""
     total: float = 0.0
+    """The squared deviations."""
 
     def __add__(self, other: Evidence) -> Evidence:
         return Evidence(self.count + other.count, self.total + other.total)
@@ -102,48 +91,18 @@ UNLIMITED: Limits = (-1e70, 1e70)
 """Any value whose fourth power can be summed."""
 
 
-class RewardKind(Protocol):
-    """What a candidate's score is, what scores tell, and what one more candidate is worth."""
-
-    @property
-    def limits(self) -> Sequence[Limits]:
-        """Of each reward of a candidate."""
-
-    def problem_with(self, rewards: Sequence[float]) -> str:
-        """Why these cannot be the rewards of a candidate; empty if they can."""
-
-    @property
-    def ignorance(self) -> Population:
-        """What is known of all prompts before anything is scored."""
-
-    def evidence(self, rewards: Sequence[float]) -> Evidence:
-        """What the rewards of one group tell of its prompt."""
-
-    def visit(self, rewards: Sequence[float]) -> Population:
-        """What they tell of all prompts; nothing if there are too few."""
-
-    def prior(self, population: Population) -> Evidence:
-        """The evidence that stands for being one of these prompts."""
-
-    def parameter(self, belief: Evidence) -> float:
-        """The one that is expected: a standard deviation, or a pass rate."""
-
-    def first_contrast(self, belief: Evidence, keep: int, full: float) -> float:
-        """The contrast that the first `keep` candidates of a prompt are expected to have."""
-
-    def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
-        """The contrast, at least 0, that one more candidate is expected to add to a group of at
-        least `keep` live ones. `full` is the largest contrast that there is.
-        """
-
-
 class ContinuousRewards:
-    """Rewards that are taken as normally distributed within a prompt, as far as limits allow.
+    """What scores tell of a prompt, and what one more candidate is worth. Rewards are taken as
+    normally distributed within a prompt, as far as limits allow.
+
+    Args:
+        limits: of each reward of a candidate.
 
     Raises `ValueError` without limits, and for limits that are no interval.
     """
 
     ignorance = Population()
+    """What is known of all prompts before anything is scored."""
 
     def __init__(self, *limits: Limits) -> None:
         if not limits or not all(
@@ -152,10 +111,11 @@ class ContinuousRewards:
             raise ValueError(
                 f"every reward needs limits within {UNLIMITED}, the lower first, not {limits}"
             )
-        self.limits = limits
+        self.limits: Sequence[Limits] = limits
+        """The limits of each reward of a candidate."""
 
     def problem_with(self, rewards: Sequence[float]) -> str:
-        """See `RewardKind`."""
+        """Why these cannot be the rewards of a candidate; empty if they can."""
         if len(rewards) != len(self.limits):
             return f"{len(rewards)} rewards, but {len(self.limits)} are declared"
         for reward, (low, high) in zip(rewards, self.limits, strict=True):
@@ -164,13 +124,14 @@ class ContinuousRewards:
         return ""
 
     def evidence(self, rewards: Sequence[float]) -> Evidence:
-        """See `RewardKind`."""
+        """What the rewards of one group tell of its prompt."""
         return Evidence(max(0, len(rewards) - 1), squared_deviations(rewards))
 
     def visit(self, rewards: Sequence[float]) -> Population:
-        """See `RewardKind`. With s^2 comes what is left of its square without the unbiased estimate
-        of sigma^4, which holds for rewards of any distribution (from h-statistics); normal ones
-        would have 2 sigma^4 / (n - 1). At least four rewards are needed."""
+        """What the rewards of one group tell of all prompts; nothing if they are fewer than four.
+        With s^2 comes what is left of its square without the unbiased estimate of sigma^4, which
+        holds for rewards of any distribution (from h-statistics); normal ones would have
+        2 sigma^4 / (n - 1)."""
         count = len(rewards)
         if count < 4:
             return Population()
@@ -184,11 +145,13 @@ class ContinuousRewards:
         return visit(variance, variance * variance - square, 2 * square / (count - 1))
 
     def prior(self, population: Population) -> Evidence:
-        """See `RewardKind`. For variances that are log-normal, with the squared coefficient of
-        variation v: their logarithms have the variance log(1 + v), which is that of an inverse
-        gamma distribution with d counts where trigamma(d / 2) is as much (Smyth 2004); and it
-        stands at the harmonic mean, as that distribution does, not at the arithmetic one, which is
-        1 + v times as much and of which most prompts fall short.
+        """The evidence that stands for being one of these prompts.
+
+        For variances that are log-normal, with the squared coefficient of variation v: their
+        logarithms have the variance log(1 + v), which is that of an inverse gamma distribution with
+        d counts where trigamma(d / 2) is as much (Smyth 2004); and it stands at the harmonic mean,
+        as that distribution does, not at the arithmetic one, which is 1 + v times as much and of
+        which most prompts fall short.
         """
         mean = population.mean() if population.visits > 0 else 0.0
         if mean < _LEAST_VARIANCE:
@@ -199,12 +162,14 @@ class ContinuousRewards:
         return Evidence(counts, counts * mean / (1 + differing))
 
     def parameter(self, belief: Evidence) -> float:
-        """See `RewardKind`; 0 while nothing is known, and if rewards never differed."""
+        """The standard deviation that is expected; 0 while nothing is known, and if rewards never
+        differed."""
         return math.sqrt(belief.total / belief.count) if belief.count > 0 else 0.0
 
     def first_contrast(self, belief: Evidence, keep: int, full: float) -> float:
-        """See `RewardKind`: E[s] sqrt((K - 1) / K) c4(K), the mean of a normal sample, and less
-        where `full` is near; c4(K) is about (4 K - 4) / (4 K - 3).
+        """The contrast that the first `keep` candidates of a prompt are expected to have:
+        E[s] sqrt((K - 1) / K) c4(K), the mean of a normal sample, and less where `full` is near;
+        c4(K) is about (4 K - 4) / (4 K - 3).
 
         The mean of a standard deviation is above `parameter`, the root of the harmonic mean of the
         variance, and the more so the less is known: with d counts by the factor
@@ -217,8 +182,11 @@ class ContinuousRewards:
         return _below(full, normal)
 
     def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
-        """See `RewardKind`. The next score is one like those of the group, or a new one from a
-        normal distribution: n to `NEW` (a Dirichlet process).
+        """The contrast, at least 0, that one more candidate is expected to add to a group of at
+        least `keep` live ones. `full` is the largest contrast that there is.
+
+        The next score is one like those of the group, or a new one from a normal distribution: n to
+        `NEW` (a Dirichlet process).
 
         With new ones, n candidates are expected to have the contrast s g(n, K), and less where
         `full` is near. A group that has less than that was unlucky, one that has more was lucky,
@@ -239,58 +207,6 @@ class ContinuousRewards:
         then += luck * math.pow(scored / (group.live + 1), _LUCK)
         again = group.again * (scored / group.live) ** 2
         return (NEW * max(0.0, then - now) + scored * again) / (NEW + scored)
-
-
-class PassFailRewards:
-    """One reward, which is 0 or 1."""
-
-    limits = ((0.0, 1.0),)
-    ignorance = Population(2.0, 1.0)
-
-    def problem_with(self, rewards: Sequence[float]) -> str:
-        """See `RewardKind`."""
-        passed = len(rewards) == 1 and rewards[0] in (0.0, 1.0)
-        return "" if passed else f"one reward of 0 or 1 was expected, not {list(rewards)}"
-
-    def evidence(self, rewards: Sequence[float]) -> Evidence:
-        """See `RewardKind`."""
-        return Evidence(len(rewards), math.fsum(rewards))
-
-    def visit(self, rewards: Sequence[float]) -> Population:
-        """See `RewardKind`."""
-        return visit(math.fsum(rewards) / len(rewards)) if rewards else Population()
-
-    def prior(self, population: Population) -> Evidence:
-        """See `RewardKind`. A weak one, however alike prompts are: a prompt that is believed never
-        to fail is not asked again, and its first failure would bring most."""
-        return Evidence(PASS_FAIL_COUNTS, PASS_FAIL_COUNTS * population.mean())
-
-    def parameter(self, belief: Evidence) -> float:
-        """See `RewardKind`."""
-        return belief.total / belief.count
-
-    def first_contrast(self, belief: Evidence, keep: int, full: float) -> float:
-        """See `RewardKind`; at the expected pass rate."""
-        rate = self.parameter(belief)
-        return math.fsum(
-            math.comb(keep, passes)
-            * rate**passes
-            * (1 - rate) ** (keep - passes)
-            * pass_contrast(passes, keep - passes, keep)
-            for passes in range(1, keep)
-        )
-
-    def gain(self, parameter: float, group: Standing, keep: int, full: float) -> float:
-        """See `RewardKind`. Scores that are awaited are taken at their expectation."""
-        awaited = group.live - group.scored.count
-        passes = group.scored.total + awaited * parameter
-        fails = group.live - passes
-        gain = (
-            parameter * pass_contrast(passes + 1, fails, keep)
-            + (1 - parameter) * pass_contrast(passes, fails + 1, keep)
-            - pass_contrast(passes, fails, keep)
-        )
-        return max(0.0, gain)
 
 
 def _below(full: float, normal: float) -> float:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from spotlight.timings import SharingTimings
@@ -65,7 +66,8 @@ class Lendable(NamedTuple):
     """Whose model its workers have; empty for nobody's."""
 
 
-class Lend(NamedTuple):
+@dataclass(frozen=True)
+class Lend:
     """From now on a free node works for a tenant. One that is being given back by that same tenant
     is taken back by it."""
 
@@ -73,7 +75,8 @@ class Lend(NamedTuple):
     tenant: str
 
 
-class Recall(NamedTuple):
+@dataclass(frozen=True)
+class Recall:
     """A busy node gives its work back, and then works for another tenant. If it is giving its work
     back already, this says anew for whom it works then."""
 
@@ -121,7 +124,7 @@ class Allocation:
         steps += self._give_firsts(shared)
         steps += self._move(now, shared)
         for step in steps:
-            self._since[step.node] = (step[1], now)
+            self._since[step.node] = (shared.owners[step.node], now)
         self._growth = {each: shared.share(each) - shared.has[each] for each in shared.weights}
         return steps
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import Generic, Literal, NamedTuple
 
+from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet.fleet_events import TaskT, Terms, WordT
 from spotlight.policies.fleet.node_words import TroubleWord, WorkerWord
 from spotlight.policies.fleet.rejoin import JoinBackoff
 from spotlight.timings import RejoinTimings
-from spotlight.types import WorkerState
+from spotlight.types import NodeState, WorkerState
 
 
 class UserNotice(NamedTuple):
@@ -71,6 +72,37 @@ class NodeRow(Generic[WordT, TaskT]):
     notice: UserNotice | None = None
     sick: tuple[SickProcess, ...] = ()
     """Those of its processes that are still there."""
+    came_at: float = 0.0
+    """When its process came."""
+    noticed_at: float = 0.0
+    """When it first said that it has the notice that it has, or none."""
+
+    @property
+    def state(self) -> NodeState:
+        """How it is with the node, a notice that it has not heard of yet included."""
+        given = self.notice
+        is_told = given is not None and not given.cancel and self.word.plan < given.number
+        notice = self.word.notice
+        if self.is_drained:
+            return "drained"
+        if self.next is not None or (notice is not None and notice.source == SHARING):
+            return "moves"
+        if self.word.left:
+            return "leaving"
+        return "has notice" if is_told or self.word.notice is not None else "there"
+
+
+@dataclass(frozen=True)
+class GoneNode:
+    """A node whose process is gone, until another comes under its name."""
+
+    pool: str
+    workers: int
+    """How many it had last."""
+    state: Literal["left", "lost"]
+    reason: str
+    at: float
+    """When it went."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Generic
+from typing import Generic, Literal
 
 from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet.allocation import Allocation, Borrower, Lend, Lendable, Recall
@@ -65,6 +65,7 @@ from spotlight.policies.fleet.fleet_instructions import (
     Watch,
 )
 from spotlight.policies.fleet.fleet_rows import (
+    GoneNode,
     NodeRow,
     SickProcess,
     TenantRow,
@@ -87,9 +88,13 @@ from spotlight.record.run_events import (
 from spotlight.timings import RejoinTimings, SharingTimings
 from spotlight.types import WorkerState
 
-_NOT_READY: tuple[WorkerState, ...] = ("starting", "loading", "idle", "gone")
+_FEW_NODES = 64
+_SHARE_PAUSE_S = 0.0002
+"""Many nodes are shared out at most so often for each: that takes some tens of microseconds."""
 SENT_AT_ONCE = 64
 """How many plans are sent in one turn of the loop: 3 ms."""
+MOST_GONE = 64
+"""Nodes that are remembered when their processes are gone."""
 
 
 class FleetTable(Generic[WordT, TaskT]):
@@ -112,6 +117,8 @@ class FleetTable(Generic[WordT, TaskT]):
         self._allocation = Allocation(sharing)
         self._shared_at = -math.inf
         """When nodes were shared out last."""
+        self._share_is_due = False
+        """Something has happened since that changes who has which."""
         self._begun = 0
         """How many tenants have begun."""
         self._number = 0
@@ -119,6 +126,8 @@ class FleetTable(Generic[WordT, TaskT]):
         self.nodes: dict[str, NodeRow[WordT, TaskT]] = {}
         """The nodes whose process is there, by name, also if they have left after a notice, for it
         may yet be withdrawn."""
+        self.gone: dict[str, GoneNode] = {}
+        """The latest whose process is gone, by name."""
         self.tenants: dict[str, TenantRow[WordT]] = {}
         """The tenants by id, from their beginning until nothing of them is wanted any more."""
         self._changed: dict[str, None] = {}
@@ -203,14 +212,17 @@ class FleetTable(Generic[WordT, TaskT]):
         known = None if row is None else row.word
         if row is None:
             yield Watch(word.scheduler)
-            row = NodeRow(word, self._next_number(), over=not self._any_runs())
+            row = NodeRow(word, self._next_number(), over=not self._any_runs(), came_at=now)
             self.nodes[name] = row
             its = self.tenants.get(word.job_id)
             if word.left and its is not None and not its.over:
                 row.tenant = its.tenant  # which may still have what it left behind
+            self.gone.pop(name, None)
         elif word.number < row.word.number:
             yield self._answer(row)
             return
+        if known is None or known.notice != word.notice:
+            row.noticed_at = now
         row.word = word
         if word.left:
             if known is None or not known.left:
@@ -221,8 +233,8 @@ class FleetTable(Generic[WordT, TaskT]):
                 yield NodeCame(name)
             if row.tenant:
                 yield PassOn(name, row.tenant)
-            if came or now >= self._shared_at + self._sharing.look_s:
-                yield from self._share(now)
+            if came or self._share_is_due or now >= self._shared_at + self._sharing.look_s:
+                yield from self._share_soon(now)
         epochs = {worker.epoch for worker in word.workers}
         row.sick = tuple(worker for worker in row.sick if worker.epoch in epochs)
         yield self._answer(row)
@@ -240,9 +252,16 @@ class FleetTable(Generic[WordT, TaskT]):
             if row.word.scheduler == address:
                 del self.nodes[name]
                 self._changed.pop(name, None)
+                self._remember(name, row.word, reason, now)
                 had_left, announced = row.word.left, row.word.notice is not None
                 yield NodeGone(name, row.tenant, address, reason, had_left, announced)
-                yield from self._share(now)
+                yield from self._share_soon(now)
+
+    def _remember(self, name: str, word: WordT, reason: str, now: float) -> None:
+        state: Literal["left", "lost"] = "left" if word.left else "lost"
+        self.gone[name] = GoneNode(word.pool, len(word.workers), state, reason, now)
+        for oldest in list(self.gone)[:-MOST_GONE]:
+            del self.gone[oldest]
 
     def _notice_given(self, given: NoticeGiven) -> Iterator[Instruction]:
         row = self.nodes.get(given.node)
@@ -350,8 +369,18 @@ class FleetTable(Generic[WordT, TaskT]):
         ]
         return tenant.tenant if sum(others) < tenant.terms.ranks else ""
 
+    def _share_soon(self, now: float) -> Iterator[Instruction]:
+        """Share the nodes out, if they are few; of many that come or go at once each costs little,
+        since what is due waits for a later report."""
+        nodes = len(self.nodes)
+        pause_s = nodes * _SHARE_PAUSE_S if nodes > _FEW_NODES else 0.0
+        if now >= self._shared_at + pause_s:
+            yield from self._share(now)
+        else:
+            self._share_is_due = True
+
     def _share(self, now: float) -> Iterator[Instruction]:
-        self._shared_at = now
+        self._shared_at, self._share_is_due = now, False
         for each in self._allocation.decide(now, self.borrowers(), self.lendable()):
             match each:
                 case Lend(node, tenant):
@@ -485,7 +514,8 @@ class FleetTable(Generic[WordT, TaskT]):
         if its is None or row is None:
             return
         row.detail = said.detail
-        self._note_load(its, row.node, said.state, now)
+        if row.state == "loading" != said.state:
+            self._note_load(its, row.node, now)
         if row.state != said.state:
             _end_state(its, row, now)
             row.state, row.since = said.state, now
@@ -495,15 +525,12 @@ class FleetTable(Generic[WordT, TaskT]):
         row.problem = said.cannot_serve
         row.ends = row.ends or said.ends
 
-    def _note_load(
-        self, tenant: TenantRow[WordT], node: str, state: WorkerState, now: float
-    ) -> None:
-        """How long the first worker of a node took until it could do something."""
+    def _note_load(self, tenant: TenantRow[WordT], node: str, now: float) -> None:
+        """A worker has loaded its model: the first of a node says how long that took."""
         row = self.nodes.get(node)
-        if row is None or row.is_ready or row.tenant != tenant.tenant or state in _NOT_READY:
-            return
-        row.is_ready = True
-        tenant.load_s = max(tenant.load_s, now - row.lent_at)
+        if row is not None and row.tenant == tenant.tenant and not row.is_ready:
+            row.is_ready = True
+            tenant.load_s = max(tenant.load_s, now - row.lent_at)
 
 
 def _may_be_lent(row: NodeRow[WordT, TaskT]) -> bool:

@@ -4,6 +4,7 @@ a restart."""
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -157,6 +158,8 @@ class Taker:
     epoch: int
     node: str
     pool: str
+    leader: Hashable
+    """Who is told what follows for it."""
     report: Report | None = None
     """Its latest report; None until there is one, and after it could not be reached."""
     leaving: bool = False

@@ -44,7 +44,7 @@ from spotlight.policies.requests.matching import SLOW, Backlog, Groups, Matching
 from spotlight.policies.requests.pace import Arrival, Pace, arrivals
 from spotlight.policies.requests.rows import Lease, RequestState, Row, SavedRow, Taker
 from spotlight.policies.requests.waiting import Phases
-from spotlight.record.run_events import LeasesExpired
+from spotlight.record.run_events import WorkTakenBack
 from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind, Result
 
@@ -164,7 +164,7 @@ class RequestTable:
     # --- workers ---
 
     def add_worker(
-        self, name: str, epoch: int, node: str, pool: str, now: float
+        self, name: str, epoch: int, node: str, pool: str, leader: Hashable, now: float
     ) -> list[Instruction]:
         """A worker is there, or is back as another process."""
         known = self._matching.takers.get(name)
@@ -177,7 +177,7 @@ class RequestTable:
             )
         if self._unreachable.pop(name, None) == epoch:
             self._blame.absolve(node)
-        self._matching.add(Taker(name, epoch, node, pool))
+        self._matching.add(Taker(name, epoch, node, pool, leader))
         return self._instructions(now)
 
     def lose_worker(
@@ -321,7 +321,7 @@ class RequestTable:
             self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
         if expired:
             items = sum(len(lease.rows) for lease in expired)
-            self._accounts.out.append(RecordEvent(LeasesExpired(items=items)))
+            self._accounts.out.append(RecordEvent(WorkTakenBack(items=items)))
         for row in self._blame.pardoned(now):
             self._matching.pardon(row)
         self._matching.look_for_slow(now)
@@ -338,6 +338,11 @@ class RequestTable:
         batches = self._matching.batches_left
         scarce = batches.bit_length() if batches < len(self._matching.takers) else None
         return scarce, self._matching.kinds_left()
+
+    def leader_of(self, name: str) -> Hashable:
+        """Who speaks for a worker; None if it is not here any more."""
+        taker = self._matching.takers.get(name)
+        return None if taker is None else taker.leader
 
     @property
     def free_groups(self) -> int:

@@ -8,7 +8,7 @@ the socket.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
@@ -17,41 +17,20 @@ from spotlight.transport.control import wire
 from spotlight.transport.control.bad_input import BadInput, clipped
 from spotlight.transport.control.base import NOT_ADMITTED
 from spotlight.transport.control.codec import PROTOCOL_VERSION
-from spotlight.transport.control.dialect import Dialect
-from spotlight.transport.control.doorkeeper import Doorkeeper
-from spotlight.transport.control.guests import Guests
 from spotlight.transport.control.keys import key_of, place_of
 from spotlight.transport.control.reader import SocketReader, receive_message
-from spotlight.transport.control.zeromq_settings import ZeroMQSettings
+
+if TYPE_CHECKING:
+    from spotlight.transport.control.zeromq import ZeroMQTransport
 
 _WRONG_KEY = "who is there has another key, or ended the connection before it proved its own"
-
-
-class LinkOwner(Protocol):
-    """What a link tells its transport."""
-
-    address: str
-    incarnation: int
-    settings: ZeroMQSettings
-    dialect: Dialect
-    guests: Guests
-
-    @property
-    def door(self) -> Doorkeeper: ...
-    def link_up(self, link: Link) -> None: ...
-    def link_lost(self, link: Link, reason: str) -> None: ...
-    def link_flushed(self) -> None: ...
-    def link_blocked(self, link: Link) -> None: ...
-    def frames_received(self, link: Link, frames: list[bytes]) -> None: ...
-    def input_rejected(self, link: Link, error: BadInput) -> None: ...
-    def report_other_version(self, address: str, dialect: Dialect) -> None: ...
 
 
 class Link:
     """A connection to one peer. `address` and `incarnation` are the peer's, as far as they are
     known."""
 
-    def __init__(self, owner: LinkOwner, address: str, incarnation: int) -> None:
+    def __init__(self, owner: ZeroMQTransport, address: str, incarnation: int) -> None:
         self.owner = owner
         self.address = address
         self.incarnation = incarnation
@@ -114,7 +93,7 @@ class AcceptedLink(Link):
 
     def __init__(
         self,
-        owner: LinkOwner,
+        owner: ZeroMQTransport,
         router: zmq.Socket[bytes],
         reader: SocketReader,
         hello: wire.Hello,
@@ -139,7 +118,7 @@ class DialedLink(Link):
     """A DEALER of ours, connected to the ROUTER of a peer."""
 
     def __init__(
-        self, owner: LinkOwner, context: zmq.Context[zmq.Socket[bytes]], dialed: str
+        self, owner: ZeroMQTransport, context: zmq.Context[zmq.Socket[bytes]], dialed: str
     ) -> None:
         """Raises `zmq.ZMQError` or `ValueError` when the address makes no sense."""
         if not dialed.startswith("tcp://"):

@@ -13,19 +13,12 @@ does.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spotlight.transport.control.tcp import Connections
 
-
-class CountedSocket(Protocol):
-    """The socket whose connections are counted."""
-
-    def drain(self) -> None:
-        """Read what has arrived."""
-
-    def turned_away(self, descriptor: int) -> None:
-        """A connection was ended, as there was no room for all."""
+if TYPE_CHECKING:
+    from spotlight.transport.control.router import Router
 
 
 class OpenConnections:
@@ -44,7 +37,7 @@ class OpenConnections:
         *,
         limit: int,
         farewell_s: float,
-        owner: CountedSocket,
+        owner: Router,
     ) -> None:
         self._connections = connections
         self._limit = limit

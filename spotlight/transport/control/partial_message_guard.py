@@ -11,24 +11,17 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spotlight.transport.control.tcp import Connections
+
+if TYPE_CHECKING:
+    from spotlight.transport.control.router import Router
 
 LOOKS = 256
 """Connections whose turn it is in a period; beyond so many, each has its turn less often."""
 _HEARTBEAT_BYTES = 128
 """Allowed in each period for heartbeats, which no message accounts for."""
-
-
-class GuardedSocket(Protocol):
-    """The socket whose connections are looked at."""
-
-    def drain(self) -> None:
-        """Read what has arrived."""
-
-    def end_partial(self, descriptor: int) -> None:
-        """End a connection that holds back too much."""
 
 
 class PartialMessageGuard:
@@ -39,7 +32,7 @@ class PartialMessageGuard:
         self,
         connections: Connections,
         *,
-        owner: GuardedSocket,
+        owner: Router,
         period_s: float,
         limit: int,
     ) -> None:

@@ -11,32 +11,28 @@ descriptor, so an accepted link remembers the descriptor that its greeting came 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from spotlight.errors import AddressInUse, UserError
 from spotlight.transport.control import wire
-from spotlight.transport.control.bad_input import BadInput, CutOffs, Rejection, clipped
+from spotlight.transport.control.bad_input import BadInput, CutOffs, clipped
 from spotlight.transport.control.codec import PROTOCOL_VERSION
 from spotlight.transport.control.keys import key_of, place_of
-from spotlight.transport.control.links import AcceptedLink, Link, LinkOwner
+from spotlight.transport.control.links import AcceptedLink
 from spotlight.transport.control.open_connections import OpenConnections
 from spotlight.transport.control.partial_message_guard import PartialMessageGuard
 from spotlight.transport.control.reader import SocketReader, open_monitor, receive_message
 from spotlight.transport.control.silent_peers import SilentPeers
 from spotlight.transport.control.tcp import Connections
 
+if TYPE_CHECKING:
+    from spotlight.transport.control.zeromq import ZeroMQTransport
+
 _MOST_OF_A_KEY = 64
 """Connections: of a user's commands, or of a process that connects again."""
-
-
-class RouterOwner(LinkOwner, Protocol):
-    """What a router tells its transport, and asks of it."""
-
-    def report_rejected(self, address: str, reason: Rejection, detail: str) -> None: ...
-    def refuse(self, link: Link, reason: str) -> None: ...
 
 
 class Router:
@@ -44,7 +40,7 @@ class Router:
 
     def __init__(
         self,
-        owner: RouterOwner,
+        owner: ZeroMQTransport,
         context: zmq.Context[zmq.Socket[bytes]],
         bind: str,
         cut_offs: CutOffs,

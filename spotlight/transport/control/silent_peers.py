@@ -8,20 +8,13 @@ last received anything, whatever else this process does.
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from spotlight.timings import ConnectionTimings
 from spotlight.transport.control.tcp import Connections
 
-
-class ListeningSocket(Protocol):
-    """The socket whose peers are listened to."""
-
-    def drain(self) -> None:
-        """Read what has arrived."""
-
-    def end_silent(self, descriptor: int) -> None:
-        """End a connection whose peer has fallen silent."""
+if TYPE_CHECKING:
+    from spotlight.transport.control.router import Router
 
 
 class SilentPeers:
@@ -31,7 +24,7 @@ class SilentPeers:
         self,
         connections: Connections,
         *,
-        owner: ListeningSocket,
+        owner: Router,
         times: ConnectionTimings,
     ) -> None:
         """Looks every `heartbeat_interval_s`. The owner hears of a connection on which nothing has

@@ -54,7 +54,6 @@ class ZeroMQTransport:
         guests: Guests | None = None,
         dialect: Dialect = ANY_DIALECT,
         advertise: str | None = None,
-        incarnation: int | None = None,
         settings: ZeroMQSettings | None = None,
     ) -> None:
         """`keys` are fresh unless given, and `guests` nobody. Port 0 of `bind` chooses a free one.
@@ -65,7 +64,7 @@ class ZeroMQTransport:
         self.guests = guests if guests is not None else Guests()
         self.dialect = dialect
         self.address = f"{place_of(advertise or bind)}/{self._keys.public}"
-        self.incarnation = incarnation or time.time_ns() // 1_000_000
+        self.incarnation = time.time_ns() // 1_000_000
         self.settings = settings or ZeroMQSettings()
         self._bind = bind
         self._advertise = advertise
@@ -170,7 +169,7 @@ class ZeroMQTransport:
         self.door.close()
         context.destroy(linger_ms)  # waits for slow peers, but no longer than that
 
-    # --- LinkOwner --------------------------------------------------------------------
+    # --- for its links ----------------------------------------------------------------
 
     def link_up(self, link: Link) -> None:
         """A link's peer is known: make it the way there, unless another link is already."""
@@ -249,7 +248,7 @@ class ZeroMQTransport:
         else:
             self.refuse(link, f"refused: {error}")
 
-    # --- RouterOwner ------------------------------------------------------------------
+    # --- for its router ---------------------------------------------------------------
 
     def report_rejected(self, address: str, reason: Rejection, detail: str) -> None:
         """Count what was not taken."""

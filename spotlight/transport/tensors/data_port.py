@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from http import HTTPStatus
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 from aiohttp import web
@@ -36,6 +36,9 @@ from spotlight.transport.tensors.serving import (
     ConnectionBroken,
     refusal,
 )
+
+if TYPE_CHECKING:
+    from spotlight.transport.tensors.store import BundleStore
 
 _BACKLOG = 1024
 _MOST_BROKEN_BY_UCX = 8
@@ -55,19 +58,6 @@ _log.addFilter(_is_ours)
 def connection_limit() -> int:
     """Transfers at once that leave descriptors for others; each takes two."""
     return min(1024, descriptors.limit() // 16)
-
-
-class Served(Protocol):
-    """A store behind a port; it is asked on the port's thread."""
-
-    def owner_of(self, request: web.BaseRequest) -> str | None:
-        """Who has the token of a request; None if it is none of the store's, or not one for the
-        bundle that is meant."""
-        ...
-
-    async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
-        """Do what is asked; raises `TransferFailed` with the reason why it cannot."""
-        ...
 
 
 class DataPort:
@@ -109,14 +99,14 @@ class DataPort:
         self._bind = (host, port)
         self._timings = timings
         self._limit = connection_limit()
-        self._stores: list[Served] = []
+        self._stores: list[BundleStore] = []
         self._server: _Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._answering: set[asyncio.Task[Any]] = set()
         self._transfers: Counter[str] = Counter()
         """How many transfers are under way, by who asked for them."""
-        self._scopes: dict[asyncio.Timeout, tuple[Served, str]] = {}
+        self._scopes: dict[asyncio.Timeout, tuple[BundleStore, str]] = {}
         """What ends each of them, of which store it is, and who asked for it."""
 
     @property
@@ -139,15 +129,15 @@ class DataPort:
         port = await asyncio.to_thread(bound.result)
         self.port = self.port or port
 
-    def attach(self, store: Served) -> None:
+    def attach(self, store: BundleStore) -> None:
         """Serve this store, too."""
         self._stores = [*self._stores, store]
 
-    def detach(self, store: Served) -> None:
+    def detach(self, store: BundleStore) -> None:
         """Serve it no longer; what is under way goes on."""
         self._stores = [each for each in self._stores if each is not store]
 
-    def break_off(self, store: Served, owner: str) -> None:
+    def break_off(self, store: BundleStore, owner: str) -> None:
         """End what one has under way with a store, whose token is good no longer."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # it has ended
@@ -238,7 +228,7 @@ class DataPort:
 
     @contextlib.asynccontextmanager
     async def _transfer(
-        self, request: web.BaseRequest, store: Served, owner: str
+        self, request: web.BaseRequest, store: BundleStore, owner: str
     ) -> AsyncIterator[None]:
         # None may take all places: others could leave nothing, and read nothing.
         if self._transfers.total() >= self._limit or self._transfers[owner] >= self._limit // 2:
@@ -261,7 +251,7 @@ class DataPort:
             if not self._transfers[owner]:
                 del self._transfers[owner]
 
-    def _end_transfers(self, of: tuple[Served, str]) -> None:
+    def _end_transfers(self, of: tuple[BundleStore, str]) -> None:
         for scope, whose in self._scopes.items():
             if whose == of and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())

@@ -303,7 +303,8 @@ class BundleStore:
     # --- on the thread of the port ---
 
     def owner_of(self, request: web.BaseRequest) -> str | None:
-        """See `data_port.Served`."""
+        """Who has the token of a request; None if it is none of this store's, or not one for the
+        bundle that is meant."""
         token, key = token_of(request), key_of(request)
         owner = self._owners.get(_digest(token))
         if owner is None and len(key) <= KEY_LIMIT:
@@ -313,7 +314,7 @@ class BundleStore:
         return owner
 
     async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
-        """See `data_port.Served`."""
+        """Do what is asked; raises `TransferFailed` with the reason why it cannot."""
         if request.method == "GET" and owner == _READERS:
             return await self._send(request)
         if request.method == "PUT" and owner != _READERS:

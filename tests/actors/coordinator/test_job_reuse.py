@@ -16,8 +16,8 @@ from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
 from spotlight.actors.protocol import CancelJob, Train
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
+from spotlight.policies.exploration.planners import max_variance_subset
 from spotlight.policies.exploration.reuse import MOST_DRIFT
-from spotlight.policies.exploration.selection import max_variance_subset
 from spotlight.types import Request
 
 pytestmark = pytest.mark.virtual_time

@@ -111,7 +111,7 @@ async def test_a_pull_names_the_prompts_that_were_denoised_last(crew: Crew) -> N
     await crew.prepare()
     for number in range(80):
         wanted = requests(2, group=number)
-        crew.dispatcher.tell(crew.leader, Grant(number, 15.0, wanted, (None,) * 2, 0))
+        crew.dispatcher.tell(crew.leader, Grant(number, wanted, (None,) * 2, 0))
     await asyncio.sleep(5.0)
     prompts = crew.dispatcher.last(Pull).prompts
     assert prompts == tuple(f'"{number}"' for number in range(16, 80))
@@ -162,7 +162,7 @@ async def test_a_grant_that_its_revocation_overtook_is_not_taken(crew: Crew) -> 
 async def test_a_grant_of_a_dispatcher_that_is_not_the_jobs_is_not_taken(crew: Crew) -> None:
     await crew.prepare()
     stranger = await recorder(crew.coordinator, "stranger")
-    stranger.tell(crew.leader, Grant(4, 15.0, requests(1), (None,), 0))
+    stranger.tell(crew.leader, Grant(4, requests(1), (None,), 0))
     await asyncio.sleep(1.0)
     assert crew.member.all(Grant) == []
 

@@ -166,7 +166,7 @@ class Town:
         self.leases += 1
         lease = self.leases
         self.dispatcher.tell(
-            self.leaders[pull.worker], Grant(lease, 60.0, BATCH, (None,) * len(BATCH), 0)
+            self.leaders[pull.worker], Grant(lease, BATCH, (None,) * len(BATCH), 0)
         )
 
         def done() -> list[Completed]:

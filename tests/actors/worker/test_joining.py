@@ -33,7 +33,7 @@ class Table:
 
     def __init__(self, *models: str) -> None:
         ref = ActorRef("memory://x", "member", 1)
-        seats = tuple(Seat(f"w{rank}", 1, ref, ref) for rank in range(len(models)))
+        seats = tuple(Seat(f"w{rank}", ref, ref) for rank in range(len(models)))
         order = GroupPlan(7, seats, ring=1, at_once=False)
         self.deaf: set[int] = set()
         self.said: list[tuple[int, Introduce]] = []

@@ -35,7 +35,7 @@ class StepGroup(Crew):
 
     def group(self, epoch: int, *workers: str) -> GroupPlan:
         leaders = {"w": self.leader, "x": self.other.ref}
-        seats = (Seat(name, 1, leaders[name], leaders[name]) for name in workers)
+        seats = (Seat(name, leaders[name], leaders[name]) for name in workers)
         return GroupPlan(epoch, tuple(seats), ring=1, at_once=False)
 
     async def form(self, epoch: int, *workers: str) -> None:

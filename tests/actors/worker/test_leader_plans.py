@@ -164,14 +164,14 @@ async def test_what_only_others_may_say_is_refused_from_strangers(crew: Crew) ->
     before = len(crew.dispatcher.inbox)
     elsewhere = await crew.cluster.system("stranger")
     stranger = await recorder(elsewhere, "node")
-    seats = (Seat("w", 7, crew.leader, crew.member.ref),)
+    seats = (Seat("w", crew.leader, crew.member.ref),)
     seat = GroupPlan(5, seats, 1, at_once=True)
     words = [
         WorkerPlan(99, JobPlan("another", Membership(*[stranger.ref] * 2, STORE), spec=job().work)),
         WorkerPlan(99),
         WorkerPlan(99, crew.planner.plan.job, stop_in_s=0.0),
         WorkerPlan(99, crew.planner.plan.job, seat),
-        Grant(2, 15.0, requests(1), (None,), 0),
+        Grant(2, requests(1), (None,), 0),
         Revoke((1,)),
         Recall((1,)),
         completed(1),

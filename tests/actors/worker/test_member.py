@@ -59,7 +59,7 @@ def batch(
     commits: tuple[Commit | None, ...] = (),
     every: int = 0,
 ) -> Grant:
-    return Grant(lease, 15.0, wanted, commits or (None,) * len(wanted), every)
+    return Grant(lease, wanted, commits or (None,) * len(wanted), every)
 
 
 class Bench:

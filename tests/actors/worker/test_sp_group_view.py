@@ -11,7 +11,7 @@ _NOTHING = (frozenset[int](), frozenset[int]())
 
 def _seat(worker: str) -> Seat:
     ref = ActorRef(f"memory://{worker}", "leader", 1)
-    return Seat(worker, 1, ref, ref)
+    return Seat(worker, ref, ref)
 
 
 def _plan(epoch: int, *workers: str) -> GroupPlan:

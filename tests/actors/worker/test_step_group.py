@@ -22,7 +22,7 @@ from spotlight.diffusion.samplers import Denoising, SamplerSettings, resume, sam
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.jobs import ModelSpec
-from spotlight.transport.collectives import Group, init_group, listen
+from spotlight.transport.collectives import Group, listen
 from spotlight.types import (
     BundleOffer,
     Commit,
@@ -30,6 +30,7 @@ from spotlight.types import (
     SamplingSettings,
     StoreEndpoint,
 )
+from spotlight_simulation.rank_groups import init_group
 
 LIMIT_S = 30.0
 STEPS = 4

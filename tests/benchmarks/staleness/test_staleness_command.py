@@ -16,8 +16,8 @@ from rich.console import Console
 from safetensors.torch import save_file
 
 from benchmarks.staleness.__main__ import main, results
+from benchmarks.staleness.rank_fidelity import Estimate
 from benchmarks.staleness.staleness_record import Scoring, StalenessRecord, compare
-from spotlight.policies.exploration.rank_fidelity import Estimate
 from tests.small_run import write_run
 
 LIMIT_S = 200.0

@@ -8,15 +8,10 @@ from collections import Counter
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.planners import ExplorationPlanner
 from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_spread import (
-    UNLIMITED,
-    ContinuousRewards,
-    PassFailRewards,
-)
+from spotlight.policies.exploration.reward_spread import UNLIMITED, ContinuousRewards
 
 ANY = ContinuousRewards(UNLIMITED)
 BOUNDED = ContinuousRewards((0.0, 1.0))
-PASS_FAIL = PassFailRewards()
 
 
 def planner(groups: int = 4, **changes) -> BanditPlanner:

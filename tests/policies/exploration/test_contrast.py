@@ -12,7 +12,6 @@ from spotlight.policies.exploration.contrast import (
     contrast_and_gain,
     expected_contrast,
     largest_contrast,
-    pass_contrast,
     squared_deviations,
 )
 
@@ -57,13 +56,6 @@ def test_equal_rewards_have_exactly_no_contrast_whatever_rounding_does_to_their_
 def test_squared_deviations_are_those_from_the_mean(rewards):
     expected = statistics.pvariance(rewards) * len(rewards)
     assert squared_deviations(rewards) == pytest.approx(expected, rel=1e-6, abs=1e-12)
-
-
-@given(passes=st.integers(0, 12), fails=st.integers(0, 12), keep=st.integers(1, 12))
-def test_counting_passes_gives_the_contrast_of_the_list(passes, fails, keep):
-    if passes + fails >= keep:
-        expected = best_contrast([0.0] * fails + [1.0] * passes, keep)
-        assert pass_contrast(passes, fails, keep) == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("keep", [2, 3, 4, 7])

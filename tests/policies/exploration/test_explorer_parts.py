@@ -10,8 +10,8 @@ import pytest
 from explorer_kit import KEEP, Expedition, reward_of
 
 from spotlight.policies.exploration.explorer import Preview
+from spotlight.policies.exploration.planners import max_variance_subset
 from spotlight.policies.exploration.reward_spread import UNLIMITED
-from spotlight.policies.exploration.selection import max_variance_subset
 
 
 def expedition(mode: str = "uniform") -> Expedition:

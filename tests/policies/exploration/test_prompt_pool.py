@@ -1,6 +1,6 @@
 import pytest
 
-from spotlight.policies.exploration.prompt_pool import LOOKED_AT, PromptPool
+from spotlight.policies.exploration.bandit import LOOKED_AT, PromptPool
 
 
 def never(group: int) -> float:

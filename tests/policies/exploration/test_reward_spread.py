@@ -1,31 +1,25 @@
 import math
 import random
 import statistics
-from itertools import pairwise, product
+from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from spotlight.policies.exploration.contrast import (
     contrast_and_gain,
     expected_contrast,
-    pass_contrast,
 )
 from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import (
-    PASS_FAIL_COUNTS,
     UNLIMITED,
     ContinuousRewards,
     Evidence,
     Knowledge,
-    PassFailRewards,
     Standing,
 )
 
 CONTINUOUS = ContinuousRewards(UNLIMITED)
-PASS_FAIL = PassFailRewards()
 FULL = 1e100
 """The largest contrast of rewards without limits, for what is tested here."""
 
@@ -35,10 +29,6 @@ def standing(live: int, *rewards: float, keep: int = 4) -> Standing:
     ordered, full = sorted(rewards), len(rewards) >= keep
     contrast, again = contrast_and_gain(ordered, keep) if full else (0.0, 0.0)
     return Standing(CONTINUOUS.evidence(rewards), contrast, again, live)
-
-
-def passes(live: int, scored: int, passed: int) -> Standing:
-    return Standing(Evidence(scored, passed), 0.0, 0.0, live)
 
 
 def population(stds, scores: int, seed: int = 0, reward=random.Random.gauss) -> Population:
@@ -53,9 +43,8 @@ def lognormal_stds(count: int, spread: float, seed: int = 1) -> list[float]:
     return [rng.lognormvariate(0, spread) for _ in range(count)]
 
 
-def test_the_expected_spread_and_pass_rate_are_the_means_of_belief():
+def test_the_expected_spread_is_the_mean_of_belief():
     assert CONTINUOUS.parameter(Evidence(count=12, total=48)) == 2
-    assert PASS_FAIL.parameter(Evidence(count=10, total=3)) == 0.3
 
 
 # --- what prompts have in common ---
@@ -107,11 +96,6 @@ def test_fewer_than_four_scores_tell_nothing_of_other_prompts():
     assert CONTINUOUS.prior(Population()) == Evidence()
 
 
-def test_a_pass_or_fail_prior_is_weak_and_stands_at_the_mean_rate():
-    prior = PASS_FAIL.prior(PASS_FAIL.visit([1.0, 0.0, 0.0, 0.0]))
-    assert prior == Evidence(PASS_FAIL_COUNTS, PASS_FAIL_COUNTS / 4)
-
-
 # --- evidence ---
 
 
@@ -122,13 +106,8 @@ def test_evidence_of_continuous_rewards_is_their_variance():
     assert evidence.total / evidence.count == pytest.approx(statistics.variance(rewards))
 
 
-def test_evidence_of_pass_or_fail_is_a_count():
-    assert PASS_FAIL.evidence([0.0, 0.0, 1.0]) == Evidence(3, 1)
-
-
-@pytest.mark.parametrize("kind", [CONTINUOUS, PASS_FAIL])
-def test_no_score_is_no_evidence(kind):
-    assert kind.evidence([]) == Evidence()
+def test_no_score_is_no_evidence():
+    assert CONTINUOUS.evidence([]) == Evidence()
 
 
 @pytest.mark.parametrize("belief", [Evidence(), Evidence(5, 0.0)])
@@ -176,31 +155,11 @@ def test_rewards_near_their_limits_gain_less():
     assert CONTINUOUS.gain(0.3, standing(8), 4, 0.0) == 0
 
 
-@given(passed=st.integers(0, 9), failed=st.integers(0, 9), rate=st.floats(0.01, 0.99))
-def test_the_gain_of_pass_or_fail_is_exact_when_nothing_is_awaited(passed, failed, rate):
-    live, keep = passed + failed, 4
-    if live >= keep:
-        expected = (
-            rate * pass_contrast(passed + 1, failed, keep)
-            + (1 - rate) * pass_contrast(passed, failed + 1, keep)
-            - pass_contrast(passed, failed, keep)
-        )
-        gain = PASS_FAIL.gain(rate, passes(live, live, passed), keep, 0.5)
-        assert gain == pytest.approx(expected, abs=1e-12)
-
-
 def test_what_is_awaited_lowers_the_gain():
     rewards = [0.1, 0.2, 0.3, 0.3, 0.4, 0.7, 0.8, 0.9]
-    for kind, groups in (
-        (CONTINUOUS, [standing(8 + awaited, *rewards, keep=8) for awaited in range(6)]),
-        (PASS_FAIL, [passes(8 + awaited, 8, 1) for awaited in range(6)]),
-    ):
-        gains = [kind.gain(0.4, group, 8, FULL) for group in groups]
-        assert all(before > after for before, after in pairwise(gains))
-
-
-def test_a_pass_or_fail_group_of_halves_gains_nothing():
-    assert PASS_FAIL.gain(0.5, passes(16, 16, 8), 8, 0.5) == 0
+    groups = [standing(8 + awaited, *rewards, keep=8) for awaited in range(6)]
+    gains = [CONTINUOUS.gain(0.4, group, 8, FULL) for group in groups]
+    assert all(before > after for before, after in pairwise(gains))
 
 
 # --- rewards that are none ---
@@ -209,7 +168,6 @@ def test_a_pass_or_fail_group_of_halves_gains_nothing():
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1.01, -0.01])
 def test_what_is_no_number_within_the_limits_is_no_reward(reward):
     assert "outside [0, 1]" in ContinuousRewards((0.0, 1.0)).problem_with([reward])
-    assert PASS_FAIL.problem_with([reward])
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 1e200])
@@ -220,11 +178,6 @@ def test_a_reward_without_limits_must_still_be_a_finite_number(reward):
 def test_the_limits_themselves_are_valid():
     assert not ContinuousRewards((-3.0, 1.0)).problem_with([-3.0])
     assert not ContinuousRewards((-3.0, 1.0)).problem_with([1.0])
-    assert not PASS_FAIL.problem_with([0.0]) and not PASS_FAIL.problem_with([1.0])
-
-
-def test_half_a_pass_is_no_pass_or_fail():
-    assert "0 or 1" in PASS_FAIL.problem_with([0.5])
 
 
 def test_a_missing_reward_is_noticed():
@@ -277,16 +230,6 @@ def test_the_less_is_known_of_a_spread_the_more_it_may_be(counts: int) -> None:
 
 def test_what_is_hardly_known_is_still_expected_to_be_finite() -> None:
     assert 0 < CONTINUOUS.first_contrast(Evidence(1e-9, 1e-9), 4, FULL) < 3
-
-
-@pytest.mark.parametrize("keep", [2, 4, 7])
-def test_the_first_contrast_of_passes_is_the_mean_over_all_outcomes(keep: int) -> None:
-    rate = 0.3
-    mean = sum(
-        math.prod(rate if passed else 1 - rate for passed in outcome) * statistics.pstdev(outcome)
-        for outcome in product((0, 1), repeat=keep)
-    )
-    assert PASS_FAIL.first_contrast(Evidence(1, rate), keep, 0.5) == pytest.approx(mean)
 
 
 def test_no_contrast_is_expected_where_rewards_cannot_differ() -> None:

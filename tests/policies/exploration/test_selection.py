@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.policies.exploration.selection import max_variance_subset
+from spotlight.policies.exploration.planners import max_variance_subset
 
 REWARDS = st.lists(
     st.one_of(st.floats(-3, 3), st.sampled_from([0.0, 0.25, 0.5, 1.0])), min_size=1, max_size=12

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from spotlight.policies.exploration.training_window import WindowPredictor
+from spotlight.policies.exploration.record import WindowPredictor
 
 
 def test_no_end_is_predicted_before_the_first_measurement():

@@ -508,6 +508,7 @@ class World:
             spent = tenant.seconds_spent(self.now).values()
             total = sum(seconds for states in spent for seconds in states.values())
             assert abs(total - self.there_s[name]) < 1e-9, "states do not add up"
+        assert not self.table.gone.keys() & self.table.nodes.keys(), "a node is there and gone"
         for name, node in self.table.nodes.items():
             assert self.nodes[name].address == node.word.scheduler, (
                 "a row of a process that is gone"

@@ -133,7 +133,7 @@ class LendingWorld:
 
     def check(self, step: Lend | Recall, node: Lendable, nodes: dict[str, Lendable]) -> None:
         borrowers = self.fleet.borrowers
-        assert node.may_be_lent and step[1] in borrowers
+        assert node.may_be_lent and owner_of(self.node(node.name)) in borrowers
         if node.tenant:
             assert node.tenant in borrowers
             assert node.name not in borrowers[node.tenant].trains_on or node.next is not None

@@ -187,7 +187,8 @@ class Rig:
     def join(self, name: str, epoch: int = 1, node: str = "", pool: str = "spot") -> None:
         """A worker is there; it takes nothing before it reports."""
         self.epochs[name] = epoch
-        self.carry_out(self.table.add_worker(name, epoch, node or f"{name}'s", pool, self.now))
+        its = name, epoch, node or f"{name}'s", pool, name
+        self.carry_out(self.table.add_worker(*its, self.now))
 
     def add(self, name: str, epoch: int = 1, node: str = "", **report: Any) -> None:
         """A worker is there and takes work."""

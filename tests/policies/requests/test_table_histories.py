@@ -58,7 +58,8 @@ class History(Ledger):
         known = self.processes.get(process.name)
         may_end = self.lost(known, blamed=True) if known is not None else []
         self.processes[process.name] = process
-        said = self.table.add_worker(process.name, process.epoch, process.node, "spot", self.now)
+        its = process.name, process.epoch, process.node, "spot", process.name
+        said = self.table.add_worker(*its, self.now)
         self.happens(said, may_end)
 
     def lose(self) -> None:

@@ -82,7 +82,6 @@ class RequestQueue:
         table: decides; nobody else changes it.
         journal: of the run.
         metadata: of prompts, by their text: it goes along with their requests.
-        lease_s: a lease ends so long after its holder was heard.
     """
 
     def __init__(
@@ -93,18 +92,14 @@ class RequestQueue:
         table: RequestTable,
         journal: JobJournal,
         metadata: Mapping[str, str],
-        lease_s: float,
     ) -> None:
         self._owner = owner
         self._table = table
         self._journal = journal
         self._metadata = metadata
         self._actor = actor
-        self._lease_s = lease_s
         self._outline: Hashable = ()
         """The outline of the backlog when it was told last."""
-        self._leaders: dict[str, ActorRef] = {}
-        """The leaders by the name of their worker."""
         self._to_do: deque[Instruction | _Reply] = deque()
         """What follows from the messages of this turn, once their rows are in the journal."""
         self._turn: asyncio.Task[None] | None = None
@@ -169,7 +164,8 @@ class RequestQueue:
 
     def leader_of(self, worker: str) -> ActorRef | None:
         """Who speaks for a worker; None if it is not here any more."""
-        return self._leaders.get(worker)
+        leader = self._table.leader_of(worker)
+        return leader if isinstance(leader, ActorRef) else None
 
     def free_groups(self) -> int:
         """SP groups that may be given requests now."""
@@ -183,9 +179,8 @@ class RequestQueue:
         """These workers of a node may pull from now on; they may be back as other processes."""
         for refs in workers:
             self._end_turn()  # what is for the process of before must not reach this one
-            instructions = self._table.add_worker(refs.worker, refs.epoch, node, pool, self._now())
-            self._leaders[refs.worker] = refs.leader
-            self.carry_out(instructions)
+            its = refs.worker, refs.epoch, node, pool, refs.leader
+            self.carry_out(self._table.add_worker(*its, self._now()))
 
     def remove_workers(
         self,
@@ -204,7 +199,6 @@ class RequestQueue:
         """
         for name in workers:
             self._end_turn()  # what is for it must not wait until it is forgotten
-            self._leaders.pop(name, None)
             self.carry_out(
                 self._table.lose_worker(
                     name, reason, announced=announced, ended=ended, now=self._now()
@@ -275,8 +269,8 @@ class RequestQueue:
     def _do(self, instruction: Instruction | _Reply) -> None:
         match instruction:
             case GrantLease(worker, lease, requests, commits, commit_every):
-                grant = Grant(lease, self._lease_s, requests, commits, commit_every)
-                log.debug("lease_granted", lease=lease)
+                grant = Grant(lease, requests, commits, commit_every)
+                log.debug("lease_granted", worker=worker, lease=lease)
                 if not self._tell(worker, grant):
                     self.carry_out(self._table.unreachable(worker, lease, self._now()))
             case RevokeLeases(worker, leases):
@@ -297,7 +291,8 @@ class RequestQueue:
                     waiting.set_result(receipt)
 
     def _tell(self, worker: str, message: Message) -> bool:
-        return try_tell(self._actor, self._leaders[worker], message)
+        leader = self.leader_of(worker)
+        return leader is not None and try_tell(self._actor, leader, message)
 
     def _tell_of_backlog(self) -> None:
         outline = self._table.backlog_outline()

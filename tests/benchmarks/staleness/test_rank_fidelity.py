@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spotlight.policies.exploration import rank_fidelity as module
-from spotlight.policies.exploration.rank_fidelity import (
+from benchmarks.staleness import rank_fidelity as module
+from benchmarks.staleness.rank_fidelity import (
     Contrast,
     bootstrap_interval,
     estimate,

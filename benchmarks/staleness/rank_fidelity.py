@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from spotlight.policies.exploration.fidelity import agreement
+from spotlight.policies.exploration.planners import max_variance_subset
 from spotlight.policies.exploration.ranking import spearman, spread
-from spotlight.policies.exploration.selection import max_variance_subset
 from spotlight.types import Record
 
 RESAMPLES = 1000
