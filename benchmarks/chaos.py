@@ -22,8 +22,6 @@ import time
 
 from benchmarks.report import Figure, Report
 from spotlight_simulation.chaos import (
-    Scenario,
-    chaos_job,
     run_seeds,
     scratch_folder,
     silence,
@@ -32,6 +30,7 @@ from spotlight_simulation.chaos import (
     total_situations,
 )
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import Scenario, chaos_job
 from spotlight_simulation.processes import NodeSpec
 
 SEEDS = 2000

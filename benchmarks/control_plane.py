@@ -62,7 +62,7 @@ from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.exploration.planners import UniformPlanner, draw_prompts
-from spotlight.policies.fleet.fleet_events import Heard, TenantBegan
+from spotlight.policies.fleet.fleet_events import Heard, TenantBegan, Terms
 from spotlight.policies.fleet.table import FleetTable
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.running.client import connect
@@ -408,7 +408,7 @@ def _publication_cpu_s(nodes: int) -> float:
     here = offer("weights").store
     ref = ActorRef("nowhere", "node", 1)
     table: FleetTable[NodeReport, NodeTask] = FleetTable(ref)
-    table.handle(TenantBegan("job"), 0.0)
+    table.handle(TenantBegan("job", Terms()), 0.0)
     roster = table.tenants["job"]
     for number in range(nodes):
         name = f"n{number:04d}"

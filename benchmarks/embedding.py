@@ -34,11 +34,11 @@ OWN_LOOP = ROOT / "examples" / "own_loop.py"
 WORKERS = 2
 
 
-def embedding_job(*, iterations: int) -> JobSpec:
-    """The example without exploration, in larger iterations."""
+def embedding_job(*, iterations: int, prompts: int) -> JobSpec:
+    """The example without exploration, in iterations of so many prompts."""
     data = yaml.safe_load(job_to_yaml(load_job(EXAMPLE)))
     data |= {"iterations": iterations, "exploration": {"mode": "none", "probes": 0}}
-    data["prompts"]["per_iteration"] = 16
+    data["prompts"]["per_iteration"] = prompts
     data["sampler"]["degree"] = 1
     data["validation"] = {"seeds": 1, "every": iterations}
     return job_from_data(data)
@@ -81,7 +81,8 @@ async def run_loop(job: JobSpec) -> dict[str, list[float]]:
 def main() -> None:
     """Print both paces, and the one over the other."""
     report = Report("embedding", __doc__, minutes=5)
-    job = embedding_job(iterations=4 if report.begin().quick else 8)
+    quick = report.begin().quick
+    job = embedding_job(iterations=2 if quick else 8, prompts=4 if quick else 16)
     by_job: list[float] = []
     by_loop: dict[str, list[float]] = {"images_per_s": [], "publish_s": []}
     with tempfile.TemporaryDirectory() as folder:

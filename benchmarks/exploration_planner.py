@@ -68,9 +68,9 @@ def main() -> None:
     """Measure and print."""
     report = Report("exploration_planner", __doc__, minutes=15)
     report.add(_speed(report.begin().quick))
-    tables = table_figures(report.times(120, quick=8))
+    tables = table_figures(report.times(120, quick=4))
     report.add(tables)
-    regrets, coverages = _regrets(range(report.times(24, quick=4)))
+    regrets, coverages = _regrets(range(report.times(24, quick=1)))
     coverage = statistics.fmean([*coverages_of(tables), *coverages.values()])
     report.add({**regrets, **coverages, "coverage_90": round(coverage, 4)})
     report.finish()
@@ -80,8 +80,10 @@ def main() -> None:
 
 
 def _speed(quick: bool) -> dict[str, float | int]:
-    rate, choose_s = _rate(groups=1_000, keep=24, candidates=4 * 24, repeats=1 if quick else 3)
-    many, _ = _rate(groups=10_000, keep=8, candidates=12 if quick else 16, repeats=1)
+    rate, choose_s = _rate(
+        groups=1_000, keep=24, candidates=(2 if quick else 4) * 24, repeats=1 if quick else 3
+    )
+    many, _ = _rate(groups=10_000, keep=8, candidates=9 if quick else 16, repeats=1)
     return {
         "prompts": PROMPTS,
         "groups": 1_000,

@@ -30,6 +30,7 @@ import yaml
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.store.journal import NAME as JOURNAL
+from spotlight.store.record_files import whole_event_lines
 from spotlight_simulation.pipeline_comparison import Case, Difference, compare
 from spotlight_simulation.saved_rows import saved_rows
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
@@ -38,7 +39,7 @@ ROOT = Path(__file__).parent.parent
 SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]
 PATIENCE_S = 300.0
 ITERATIONS = 3
-STEPS = 96
+STEPS, QUICK_STEPS = 96, 48
 """Enough for a notice in the middle of them."""
 Tuning = Literal["full", "lora"]
 
@@ -90,7 +91,9 @@ def differences(checkpoints: Path) -> dict[str, Difference]:
     return found
 
 
-def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2) -> Path:
+def job_of(
+    checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2, steps: int = STEPS
+) -> Path:
     """Write the job file of a family in a new folder; all spot workers are one group."""
     folder.mkdir(parents=True)
     for name, count in (("train", 16), ("validation", 2)):
@@ -110,7 +113,7 @@ def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int 
             "width": 48,
             "frames": 5 if has_frames else 1,
             "kind": "flow_sde",
-            "steps": STEPS,
+            "steps": steps,
             "evaluation_steps": 4,
             "guidance": 2.0,
             "micro_batch": 2,
@@ -135,12 +138,14 @@ def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int 
     return path
 
 
-def run_job(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2) -> None:
+def run_job(
+    checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2, steps: int = STEPS
+) -> None:
     """A whole job with a notice, a kill of everything, and a resumption; raises `AssertionError`
     saying what is not as it should be.
     """
     run, token = folder / "run", folder / "token"
-    job = job_of(checkpoint, tuning, folder, spot_workers=spot_workers)
+    job = job_of(checkpoint, tuning, folder, spot_workers=spot_workers, steps=steps)
     process = subprocess.Popen(
         [*SPOTLIGHT, "run", str(job), "--run-folder", str(run), "--operator-token", str(token)],
         cwd=ROOT,
@@ -152,7 +157,7 @@ def run_job(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int
         _until(lambda: bool(_events(run, "node_lost")), process)
     finally:
         _kill(process)
-    assert _is_half_done(run), "nobody saved a commit of half-denoised samples"
+    assert _is_half_done(run, steps), "nobody saved a commit of half-denoised samples"
     _spotlight("run", "--resume", str(run))
     _check(run, checkpoint, tuning, spot_workers)
 
@@ -167,11 +172,12 @@ def models_per_process(runs: Iterable[Path]) -> int:
     return max(loads.values(), default=0)
 
 
-def _is_half_done(run: Path) -> bool:
+def _is_half_done(run: Path, steps: int) -> bool:
     """Whether a commit is saved of a sample that is in the middle of its steps."""
     journal = run / JOURNAL
     saved = saved_rows({journal: journal.read_bytes()})
-    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in saved.values())
+    rows = [row for of_job in saved.values() for row in of_job.values()]
+    return any(it.commit is not None and 0 < it.commit.step < steps for it in rows)
 
 
 def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> None:
@@ -234,9 +240,7 @@ def _spotlight(*words: str) -> None:
 
 
 def _events(run: Path, name: str) -> list[dict[str, Any]]:
-    path = run / "events.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
+    found = map(json.loads, whole_event_lines(run))
     return [event for event in found if event["event"] == name]
 
 
@@ -281,12 +285,13 @@ def main() -> None:
         report.add({f"latents_difference[{family}]": one.latents for family, one in found.items()})
         done, problems = [], []
         tunings: tuple[Tuning, ...] = ("lora",) if quick else get_args(Tuning)
+        steps = QUICK_STEPS if quick else STEPS
         families = [family.name for family in FAMILIES.values()]
         for family in families[: 1 if quick else None]:
             for tuning in tunings:
                 began = time.monotonic()
                 try:
-                    run_job(folder / family, tuning, folder / f"{family}-{tuning}")
+                    run_job(folder / family, tuning, folder / f"{family}-{tuning}", steps=steps)
                 except AssertionError as error:
                     problems.append(f"{family} {tuning}: {error}")
                 else:

@@ -37,7 +37,7 @@ from benchmarks.faults_cases import (
     Strike,
     cases,
 )
-from benchmarks.live.cluster import LiveCluster
+from benchmarks.live.cluster import LiveCluster, one_reserved
 from benchmarks.live.network import LiveNetwork, Loopback, Namespaces, namespace_command
 from benchmarks.live.run import LiveRun, until_all_there
 from benchmarks.live.run_comparison import differences
@@ -143,7 +143,8 @@ async def _run_all(
     undisturbed: dict[int, Path] = {}
     while len(outcomes) < len(chosen):
         folder = base / f"cluster-{len(outcomes)}"
-        cluster = LiveCluster(folder, network, reserved=WORKERS, spot=[WORKERS] * (len(NODES) - 1))
+        nodes = one_reserved(WORKERS, [WORKERS] * (len(NODES) - 1))
+        cluster = LiveCluster(folder, network, nodes)
         async with cluster, connect(cluster.join) as client:
             site = Site(cluster, client, base, folder, undisturbed)
             for case in chosen[len(outcomes) :][:CASES_PER_CLUSTER]:

@@ -3,14 +3,14 @@
 Nodes, workers and the coordinator are killed, stopped, given notice and, where the machine has
 network namespaces, cut off. Every run must end by itself with the checkpoint, export and figures of
 an undisturbed one, bit by bit, and leave nothing behind. One more case: all of four spot nodes are
-killed, and are back within the same iteration; `--quick` is that case alone.
+killed, and are back within the same iteration; `--quick` is that case alone, with two nodes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.live.chaos import LiveCase, run_live
+from benchmarks.live.chaos import QUICK_POOL, LiveCase, run_live
 from benchmarks.report import Report
 
 
@@ -19,7 +19,8 @@ def main() -> None:
     report = Report("live_chaos", __doc__, minutes=8)
     report.options.add_argument("--seeds", type=int, default=5, help="how many, from 0")
     given = report.begin()
-    cases = [LiveCase(None), *map(LiveCase, range(report.times(given.seeds, quick=0)))]
+    pool = LiveCase(None, QUICK_POOL) if given.quick else LiveCase(None)
+    cases = [pool, *map(LiveCase, range(report.times(given.seeds, quick=0)))]
     outcomes = list(run_live(cases))
     struck: Counter[str] = Counter()
     for outcome in outcomes:

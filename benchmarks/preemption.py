@@ -19,6 +19,7 @@ import statistics
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,34 @@ from spotlight.types import Request, SamplingSettings
 
 NODES = 3
 BATCHES = 2
-STEPS = 240
+STEPS, QUICK_STEPS = 240, 120
 NOTICE_S = 10.0
 RESTART_PAUSE_S = 12.0
 """The pause between two kills, so that no node's worker ends more often than a node allows."""
 
 
+@dataclass(frozen=True)
+class _Extent:
+    """How much is done."""
+
+    losses: int
+    """Kills, and as many notices."""
+    rounds: int
+    """Pairs of rounds with commits and without."""
+    batches: int
+    """Of such a round."""
+    steps: int
+    """Of a request."""
+    pause_s: float
+
+
 class _Trials:
     """One site, round after round."""
 
-    def __init__(self, at: Site, settings: SamplingSettings) -> None:
+    def __init__(self, at: Site, settings: SamplingSettings, pause_s: float) -> None:
         self.at = at
         self.settings = settings
+        self._pause_s = pause_s
         self.rng = random.Random(1)
         self.number = 0
         self.kills: Counter[str] = Counter()
@@ -137,7 +154,9 @@ class _Trials:
                 self.intervals.append(every)
                 self.repeated.append(again)
                 self.on_the_way.append(it.on_the_way)
-                self.over_bound += again > most_lost(every or STEPS, it.before, it.on_the_way)
+                self.over_bound += again > most_lost(
+                    every or self.settings.steps, it.before, it.on_the_way
+                )
 
     def compare(self, found: dict[int, str]) -> None:
         """With the undisturbed run."""
@@ -160,7 +179,7 @@ class _Trials:
         self.requeue_ms.append(1000 * (gone - now))
         again = await self.at.until(lambda: ids <= taken_on())
         self.reissue_ms.append(1000 * (again - now))
-        await asyncio.sleep(RESTART_PAUSE_S)
+        await asyncio.sleep(self._pause_s)
 
     async def give_notice(self, worker: str, leases: list[Lease]) -> None:
         """And see when nothing can be lost any more."""
@@ -195,28 +214,29 @@ async def _overhead(trials: _Trials, every: int, rounds: int, batches: int) -> l
     return ratios
 
 
-async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
+async def _measure(extent: _Extent) -> dict[str, Any]:
     job = load_job(EXAMPLE)
     model = load_model(job.model)
-    settings = replace(rollout_settings(job, 0), steps=STEPS)
+    settings = replace(rollout_settings(job, 0), steps=extent.steps)
     with tempfile.TemporaryDirectory() as folder:
         async with opened(Site(Path(folder)), job, model, NODES) as at:
-            trials = _Trials(at, settings)
+            trials = _Trials(at, settings, extent.pause_s)
             await trials.learn()
             # The pool's rate as this benchmark makes it, as if it had been watched for an hour.
             at.pace.watched(Counter(spot=1), 3600.0)
             for _ in range(int(3600 / (NODES * RESTART_PAUSE_S))):
                 at.pace.lost("spot")
             await trials.learn()
-            for _ in range(kills):
+            for _ in range(extent.losses):
                 await trials.disturb(notice=False)
             interval = int(statistics.median(trials.intervals))
-            for _ in range(notices):
+            for _ in range(extent.losses):
                 await trials.disturb(notice=True)
-            ratios = await _overhead(trials, interval, rounds, batches=2 * NODES)
+            ratios = await _overhead(trials, interval, extent.rounds, extent.batches)
             finished, twice = at.finished, sum(count > 1 for count in at.finished.values())
             lost = trials.submitted - len(finished)
-            commits = {it for every in at.table.saved.values() for it in every if it.step < STEPS}
+            saved = [it for every in at.table.saved.values() for it in every]
+            commits = {it for it in saved if it.step < extent.steps}
     return {
         "requests": trials.submitted,
         "requests_lost": lost,
@@ -224,7 +244,7 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
         "images_equal_fraction": sum(trials.equal) / len(trials.equal),
         "images_compared": len(trials.equal),
         "commit_interval": interval,
-        "steps_per_request": STEPS,
+        "steps_per_request": extent.steps,
         "steps_repeated_median": statistics.median(trials.repeated),
         "steps_repeated_max": max(trials.repeated),
         "steps_repeated_over_bound": trials.over_bound,
@@ -247,11 +267,17 @@ async def _measure(kills: int, notices: int, rounds: int) -> dict[str, Any]:
 def main() -> None:
     """Print the figures."""
     report = Report("preemption", __doc__, minutes=10)
-    report.begin()
+    quick = report.begin().quick
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    losses, rounds = report.times(10, quick=2), report.times(8, quick=1)
-    report.add(run(_measure(losses, losses, rounds)))
+    extent = _Extent(
+        losses=report.times(10, quick=1),
+        rounds=report.times(8, quick=1),
+        batches=NODES if quick else 2 * NODES,
+        steps=QUICK_STEPS if quick else STEPS,
+        pause_s=0.0 if quick else RESTART_PAUSE_S,  # one kill is never too many
+    )
+    report.add(run(_measure(extent)))
     report.finish()
 
 

@@ -38,13 +38,15 @@ from spotlight.actors.protocol.artifacts import picture_key
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
-from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
+from spotlight.actors.runtime.fork_launcher import ForkLauncher
+from spotlight.actors.runtime.launcher import ProcessHandle
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import JobSpec
-from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.fleet.fleet_events import Heard, Terms
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.rows import Lease
 from spotlight.policies.step_times import StepTimes
+from spotlight.running.worker_template import worker_template
 from spotlight.store.journal import NAME, Journal
 from spotlight.transport.control import KeyPair, ZeroMQTransport, key_of
 from spotlight.transport.tensors import BundleStore, fetch
@@ -74,13 +76,13 @@ def make_requests(settings: SamplingSettings, round_number: int, count: int) -> 
     )
 
 
-class _TracedLauncher(LocalLauncher):
+class _TracedLauncher(ForkLauncher):
     """Starts workers that write down their steps."""
 
-    def __init__(self, trace: Path) -> None:
-        super().__init__()
+    def __init__(self, template: str, trace: Path) -> None:
+        super().__init__(template)
         self._trace = trace
-        self.processes: dict[str, LocalProcess] = {}
+        self.processes: dict[str, ProcessHandle] = {}
 
     async def start(
         self,
@@ -89,8 +91,8 @@ class _TracedLauncher(LocalLauncher):
         name: str,
         log_path: Path,
         secret: bytes = b"",
-    ) -> LocalProcess:
-        """See `LocalLauncher.start`."""
+    ) -> ProcessHandle:
+        """See `ForkLauncher.start`."""
         assert argv[1:3] == ["-m", "spotlight.actors.worker.process"]
         traced = [sys.executable, "-m", "benchmarks.traced_worker", *argv[3:]]
         environment = {**env, TRACE_VARIABLE: str(self._trace)}
@@ -120,13 +122,13 @@ class _Coordinator(Actor):
     async def started(self) -> None:
         """The job begins."""
         self.fleet = Fleet(self, self)
-        self.plans = self.fleet.begin("job")
+        self.plans = self.fleet.begin("job", Terms())
 
-    def node_reported(self, report: NodeReport) -> None:
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
         """The job hears of it."""
         self.fleet.handle(Heard("job", report))
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
         """What they had is told with their last report."""
 
     @handles(NodeReport)
@@ -175,13 +177,13 @@ class Site:
     job: JobSpec
     membership: Membership
     weights: BundleOffer
+    launcher: _TracedLauncher
 
     def __init__(self, folder: Path, workers: int = 1) -> None:
-        self._folder = folder
+        self.folder = folder
         self._workers = workers
         self.trace = folder / "steps.jsonl"
         self.trace.touch()
-        self.launcher = _TracedLauncher(self.trace)
         self.pace = NotedPace(StepProfile("benchmark", StepTimes()))
         self.table = NotedTable(pace=self.pace)
         self.nodes: dict[str, ActorRef] = {}
@@ -193,11 +195,13 @@ class Site:
         self.results: dict[str, Result] = {}
         self.given_up: list[str] = []
 
-    async def open(self, job: JobSpec, model: DiffusionModel, nodes: int) -> None:
-        """Start everything and wait until it is `up`."""
-        self.store = BundleStore(self._folder / "artifacts", token="benchmark", durable=True)
+    async def open(self, job: JobSpec, model: DiffusionModel, nodes: int, template: str) -> None:
+        """Start everything, with workers that are forked from this template, and wait until it is
+        `up`."""
+        self.launcher = _TracedLauncher(template, self.trace)
+        self.store = BundleStore(self.folder / "artifacts", token="benchmark", durable=True)
         await self.store.start()
-        self._journal = Journal.open(self._folder / NAME, "benchmark")
+        self._journal = Journal.open(self.folder / NAME, "benchmark")
         self.system = _system("coordinator")
         await self.system.start()
         dispatcher = Dispatcher(
@@ -223,7 +227,7 @@ class Site:
         """A node has joined, or its workers have changed."""
 
     async def _add_node(self, name: str) -> None:
-        store = BundleStore(self._folder / name, token=name)
+        store = BundleStore(self.folder / name, token=name)
         await store.start()
         system = _system(name)
         await system.start()
@@ -234,7 +238,7 @@ class Site:
             workers=self._workers,
             host="127.0.0.1",
             coordinator=self.system.address,
-            logs=self._folder / "logs",
+            logs=self.folder / "logs",
             pid=os.getpid(),
         )
         self.nodes[name] = await system.spawn(lambda: self.make_node(settings, store), "node")
@@ -249,6 +253,7 @@ class Site:
         """End all processes."""
         for system in (*self.systems, self.system):
             await system.aclose()
+        await self.launcher.aclose()
         for store in (*self.stores, self.store):
             await store.aclose()
         self._journal.close()
@@ -303,7 +308,7 @@ class Site:
             for name in sorted(tensors.keys() - {"step"}):
                 digest.update(name.encode() + tensors[name][result.row].numpy().tobytes())
             if picture := picture_key(result):
-                digest.update((self._folder / "artifacts" / picture).read_bytes())
+                digest.update((self.folder / "artifacts" / picture).read_bytes())
                 self.store.delete(picture)
             found[request.seed] = digest.hexdigest()
         for bundle in bundles.values():
@@ -326,11 +331,12 @@ async def opened(
     site: SiteT, job: JobSpec, model: DiffusionModel, nodes: int
 ) -> AsyncIterator[SiteT]:
     """The site, up; closed at the end."""
-    try:
-        await site.open(job, model, nodes)
-        yield site
-    finally:
-        await site.close()
+    async with worker_template(site.folder / "logs") as template:
+        try:
+            await site.open(job, model, nodes, template)
+            yield site
+        finally:
+            await site.close()
 
 
 def _fail(error: Exception) -> None:

@@ -37,7 +37,15 @@ import torch
 
 from benchmarks import regroup_exactness, weights
 from benchmarks.preemption_site import EXAMPLE, opened
-from benchmarks.regroup_events import Belongings, Events, belongings, shared_memory, survivors
+from benchmarks.regroup_events import (
+    LEAVE_S,
+    QUICK_LEAVE_S,
+    Belongings,
+    Events,
+    belongings,
+    shared_memory,
+    survivors,
+)
 from benchmarks.regroup_kills import Regrouping, Trials, measure
 from benchmarks.regroup_site import WORKERS, GroupSite
 from benchmarks.report import Figure, Report, quantile
@@ -56,7 +64,7 @@ CASES = ("2->1", "4->3", "4->2", "3->4")
 FINISH_LIMIT_S = 300.0
 
 
-async def _measure(report: Report, steps: int, events: int) -> None:
+async def _measure(report: Report, steps: int, events: int, leave_s: int) -> None:
     job = load_job(EXAMPLE)
     sampler = msgspec.structs.replace(job.sampler, micro_batch=MICRO_BATCH)
     job = msgspec.structs.replace(job, sampler=sampler)
@@ -81,9 +89,9 @@ async def _measure(report: Report, steps: int, events: int) -> None:
             report.note(f"{events} random events")
             await storm.run(events // 2, kills=True)
             await storm.run(events // 4, kills=False)
-            before_last = await survivors(at)
+            before_last = await survivors(at, leave_s)
             await storm.run(events - storm.counts.total(), kills=False)
-            end = await survivors(at)
+            end = await survivors(at, leave_s)
             await at.finish(FINISH_LIMIT_S)
     worst = max(_median(trials.seen[case]) for case in CASES)
     report.add({"cold_s": cold_s, "cold_over_warm": 1000 * cold_s / worst})
@@ -178,11 +186,11 @@ def main() -> None:
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
     report.add(regroup_exactness.measure(quick=options.quick))
-    layers, rounds = (8, 5) if options.quick else (32, 21)
+    layers, rounds = (4, 3) if options.quick else (32, 21)
     copied = run(weights.measure(layers, rounds))
     report.add({"weights_vs_memcpy": copied["weights_vs_memcpy"]})
-    steps = QUICK_STEPS if options.quick else STEPS
-    run(_measure(report, steps, report.times(options.events, quick=12)))
+    steps, leave_s = (QUICK_STEPS, QUICK_LEAVE_S) if options.quick else (STEPS, LEAVE_S)
+    run(_measure(report, steps, report.times(options.events, quick=8), leave_s))
     report.finish()
 
 

@@ -23,7 +23,7 @@ PAUSE_S = 0.4
 KILLS = 0.06
 """Share of kills, of the events that strike a worker which runs or one that is stopped."""
 STANDSTILL_S = 60.0
-LEAVE_S = 5
+LEAVE_S, QUICK_LEAVE_S = 5, 1
 LINK_DESCRIPTORS = 4
 """Descriptors of a control connection in the process that dialled it: the others only have its TCP
 socket."""
@@ -147,15 +147,15 @@ class Events:
             self.counts["stop"] += 1
 
 
-async def survivors(site: GroupSite) -> list[Belongings]:
-    """What each worker holds once all denoise together: the least within some seconds, in which
+async def survivors(site: GroupSite, leave_s: int) -> list[Belongings]:
+    """What each worker holds once all denoise together: the least within so many seconds, in which
     what was left behind ends.
     """
     await site.settle()
     pids = [site.pid(f"node-0/{number}") for number in range(WORKERS)]
     control = site.control_ports()
     least = [belongings(pid, control) for pid in pids]
-    for _ in range(LEAVE_S):
+    for _ in range(leave_s):
         await asyncio.sleep(1.0)
         now = [belongings(pid, control) for pid in pids]
         least = [Belongings(*map(min, one, two)) for one, two in zip(least, now, strict=True)]

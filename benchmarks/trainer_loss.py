@@ -30,6 +30,7 @@ import yaml
 from safetensors.torch import load_file
 
 from benchmarks.report import Report
+from spotlight.store.record_files import whole_event_lines
 
 VICTIMS = ("rank", "node", "all")
 """A worker that trains (the rank's own process), its node with all that it started, and all
@@ -81,10 +82,8 @@ class Run:
             )
 
     def events(self) -> list[dict[str, Any]]:
-        """Whole lines of events.jsonl."""
-        path = self.folder / "events.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [json.loads(line) for line in lines]
+        """Those of the run so far."""
+        return [json.loads(line) for line in whole_event_lines(self.folder)]
 
     def until(self, what: str, there: Callable[[list[dict[str, Any]]], bool]) -> None:
         """Poll the events; raises `RuntimeError` after a limit that only a hang exceeds."""
@@ -220,8 +219,9 @@ def same(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor]) -> boo
 
 def measure(report: Report, per_victim: int, ranks: Sequence[int], folder: Path) -> dict[str, Any]:
     """All kills, as many in one run as may be."""
-    trials = []
-    iterations = FIRST + ITERATIONS_PER_KILL * min(per_victim, KILLS_PER_RUN) + 1
+    trials: list[Trial] = []
+    count = per_victim * len(VICTIMS)
+    iterations = FIRST + ITERATIONS_PER_KILL * min(count, KILLS_PER_RUN) + 1
     for world in ranks:
         job = make_job(folder, world, iterations)
         calm = Run(job, folder / f"calm-{world}")
@@ -229,13 +229,13 @@ def measure(report: Report, per_victim: int, ranks: Sequence[int], folder: Path)
             raise RuntimeError(f"the undisturbed run failed; see {calm.folder}.log")
         reference = final_state(calm.folder)
         moments = [list(MOMENTS)[n % len(MOMENTS)] for n in range(per_victim)]
-        for victim in VICTIMS:
-            kills = [Kill(victim, moment) for moment in moments]
-            for first in range(0, len(kills), KILLS_PER_RUN):
-                trial = Trial(world, kills[first : first + KILLS_PER_RUN])
-                trials.append(trial)
-                run_trial(trial, folder / f"run-{len(trials)}", reference, job)
-                report.note(f"{victim} killed in a run of {world} ranks; runs: {len(trials)}")
+        kills = [Kill(victim, moment) for moment in moments for victim in VICTIMS]
+        for first in range(0, len(kills), KILLS_PER_RUN):
+            trial = Trial(world, kills[first : first + KILLS_PER_RUN])
+            trials.append(trial)
+            run_trial(trial, folder / f"run-{len(trials)}", reference, job)
+            said = ", ".join(f"{kill.victim} in {kill.moment}" for kill in trial.kills)
+            report.note(f"killed in a run of {world} ranks: {said}; runs: {len(trials)}")
     kills = [kill for trial in trials for kill in trial.kills]
     single = [kill for kill in kills if kill.victim != "all"]
     return {

@@ -11,12 +11,17 @@ SpotlightError
 │   ├── AddressInUse          a port that was asked for is taken
 │   ├── RunFolderError        the run folder belongs to another job, is full, or not writable
 │   │   └── JournalError      the journal is damaged, of another job, or could not be written
+│   │       ├── JournalInUse          another process has it open
+│   │       └── JournalUnwritable     the disk refuses to read or write it
 │   ├── MirrorError           a copy of a run in object storage cannot be written, or is damaged
 │   ├── WeightsRefused        a publication does not fit the model, or an earlier publication
 │   ├── VersionGone           a requested weights version is no longer kept
 │   ├── AccessRefused         a coordinator lets this process in not at all; says why
 │   │   └── AccessLost            it did, and does not any more
+│   ├── UnknownJob            no job has that id or name, or several have; says which there are
+│   ├── UnknownNode           no node has that name; says which there are
 │   └── RequestRefused        the coordinator refuses, with the reason
+│       └── ConsentMissing        it asks whether that is meant: a job could not go on then
 ├── SessionEnded              a session with a coordinator is over; carries why
 ├── ActorError                an actor could not be reached or did not answer
 │   ├── MailboxFull           the receiver pushes back; retry later
@@ -118,6 +123,19 @@ class JournalError(RunFolderError):
     """The journal is damaged, belongs to another job or format, is in use, or could not be
     written."""
 
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}; {advice}" if advice else problem)
+        self.problem = problem
+        """What is wrong, without what to do about it: that differs by what the journal is of."""
+
+
+class JournalInUse(JournalError):
+    """Another process has the journal open."""
+
+
+class JournalUnwritable(JournalError):
+    """The disk refuses to read or write the journal: it may be full."""
+
 
 class MirrorError(UserError):
     """A copy of a run in object storage cannot be written or read, is damaged, or is another
@@ -141,8 +159,27 @@ class AccessLost(AccessRefused):
     exit_code = 3
 
 
+class UnknownJob(UserError):
+    """No job or session of a coordinator has that id or name, or several have; the message says
+    which there are."""
+
+    exit_code = 4
+
+
+class UnknownNode(UserError):
+    """No node of a coordinator has that name; the message says which there are."""
+
+    exit_code = 4
+
+
 class RequestRefused(UserError):
     """The coordinator refuses; the message gives its reason."""
+
+
+class ConsentMissing(RequestRefused):
+    """Nothing was done: a job could not go on then. It is done for who says that they mean it."""
+
+    exit_code = 5
 
 
 class WeightsRefused(UserError):

@@ -233,6 +233,21 @@ class RejoinTimings(_Ordered):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SharingTimings(_Ordered):
+    """How jobs share the nodes of a fleet."""
+
+    quantum_s: float = 1800.0
+    """A node works for a job at least so long before another one may have it, and longer for a
+    model that takes long to load."""
+    backfill_limit_s: float = 3600.0
+    """No later job begins before one that has waited for so long."""
+    give_back_s: float = 30.0
+    """A node that another job is to have stops after so long, with all work committed."""
+    look_s: float = 5.0
+    """Whether a node should move is looked at so often."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerTimings(_Ordered):
     """How long the actors of a worker's process wait."""
 
@@ -341,6 +356,9 @@ class CoordinatorTimings(_Ordered):
     """The status of a job is told at most so often."""
     remind_s: float = 1.0
     """The job runner looks so often at what is late."""
+    clock_s: float = 10.0
+    """When nothing else was written for so long, the clock of the run is: what comes after it is
+    lost when the coordinator is killed."""
     listen_s: float = 3.0
     """A runner that came back listens so long before it grants what nodes may still work on."""
     takeover_s: float = 0.5
@@ -361,6 +379,7 @@ class CoordinatorTimings(_Ordered):
     ORDER: ClassVar[dict[str, str]] = {
         "submit_answer_s > read_limit_s": "A user hears why the files of a job could not be read.",
         "listen_s > takeover_s": "Nodes that have to find the coordinator first take longer.",
+        "clock_s > remind_s": "A reminder writes it.",
         "remind_s > status_period_s": "What a reminder changes is in the next status.",
     }
 
@@ -401,6 +420,7 @@ class Timings(_Ordered):
     dispatch: DispatchTimings = DispatchTimings()
     departure: DepartureTimings = DepartureTimings()
     rejoin: RejoinTimings = RejoinTimings()
+    sharing: SharingTimings = SharingTimings()
     worker: WorkerTimings = WorkerTimings()
     node: NodeTimings = NodeTimings()
     coordinator: CoordinatorTimings = CoordinatorTimings()

@@ -13,10 +13,10 @@ _GAP = "\n...\n"
 
 
 def foreign_traceback(error: BaseException) -> str:
-    """The traceback of what our error was raised from, with several lines and no other control
-    characters; empty if it was raised from nothing but errors of ours, which say all themselves.
+    """The traceback of an error, or of what our error was raised from, with several lines and no
+    other control characters; empty if there are none but errors of ours, which say all themselves.
     """
-    cause = error.__cause__
+    cause: BaseException | None = error
     while isinstance(cause, SpotlightError):
         cause = cause.__cause__
     if cause is None:

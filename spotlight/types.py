@@ -12,12 +12,28 @@ import msgspec
 SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
-ExportFormat = Literal["diffusers", "peft"]
+ExportFormat = Literal["diffusers", "peft", "pipeline"]
 RequestKind = Literal["preview", "rollout", "evaluation"]
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]
 """What a worker does, in one word."""
+JobKind = Literal["job", "session"]
+"""A session is a job of which another program has the loop."""
+JobState = Literal["queued", "running", "finished", "cancelled", "failed"]
+"""How far a job of a queue is, in one word."""
+HIGHEST_PRIORITY = 100
+MOST_WEIGHT = 1000
+Weight = Annotated[float, msgspec.Meta(ge=0, le=MOST_WEIGHT)]
+"""A job's share of the spot nodes is in proportion to it; with 0 it gets what nobody else wants."""
+Priority = Annotated[int, msgspec.Meta(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY)]
+"""Jobs of a higher one begin first."""
+
+NodeState = Literal["there", "moves", "drained", "has notice", "leaving", "left", "lost"]
+"""How it is with a node. One that moves gives back its work, to work for another job, and one that
+is drained has no more. One that has notice gives back its work as well; one that is leaving has
+done so, and only its process is there; it has left when that has ended. One that is lost went
+without."""
 
 Pool = Literal["reserved", "spot"]
 TokenRole = Literal["node", "operator", "submitter", "observer"]

@@ -84,21 +84,14 @@ class AckLog:
             request_id for request_id, step in self._durable.items() if step == _DONE
         )
         self._leases_from = leases_from
-        self.taking_all_back()
+        self._take_all_back()
 
-    def taking_all_back(self) -> None:
+    def _take_all_back(self) -> None:
         """Nothing of before is expected any more."""
         self._committed.clear()
         self._completed.clear()
         for request_id in self._durable:
             self._take_back(request_id)
-
-    def beginning(self) -> None:
-        """A coordinator begins something else: requests and leases bear the same names again."""
-        self.taking_all_back()
-        self._newest = self._leases_from = 0
-        self._durable.clear()
-        self._on_their_way.clear()
 
     # --- what they promise ---
 

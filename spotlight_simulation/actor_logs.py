@@ -15,10 +15,17 @@ from typing import Any, NoReturn
 
 import structlog
 
-from spotlight.actors.protocol import CommitSteps, Grant, GroupPlan, NodePlan, ReturnLease
+from spotlight.actors.protocol import (
+    CommitSteps,
+    Completed,
+    Grant,
+    GroupPlan,
+    NodePlan,
+    ReturnLease,
+)
 from spotlight_simulation.ack_log import AckLog
 from spotlight_simulation.fake_denoising import FakeDenoising
-from spotlight_simulation.freezing import current_process
+from spotlight_simulation.freezing import current_process, current_tenant
 from spotlight_simulation.history import History
 
 
@@ -26,6 +33,8 @@ from spotlight_simulation.history import History
 class WorkerLog:
     """What one worker process has said."""
 
+    job: str = ""
+    """The id of the job or session that its member was last told of."""
     denoises: Grant | None = None
     """The batch for which it takes steps now."""
     told: int = 0
@@ -46,6 +55,17 @@ class WorkerLog:
 
 
 @dataclass
+class TenantLog:
+    """What coordinators have said of one job or session, and what its workers were told."""
+
+    acks: AckLog
+    granted: set[tuple[str, int]] = field(default_factory=set)
+    """Workers and leases."""
+    kept: int = 0
+    """Iterations in the state of training on record: what they trained on is not needed."""
+
+
+@dataclass
 class NodeLog:
     """What one node process has said."""
 
@@ -62,18 +82,16 @@ class ActorLogs:
 
     def __init__(self, history: History) -> None:
         self._history = history
-        self.acks = AckLog(history)
+        self._tenants: dict[str, TenantLog] = {}
         self.workers: defaultdict[str, WorkerLog] = defaultdict(WorkerLog)
         self.nodes: defaultdict[str, NodeLog] = defaultdict(NodeLog)
         self.jobs: defaultdict[str, set[str]] = defaultdict(set)
         """Actors that have a job."""
         self.given_up: set[str] = set()
-        """Requests that are quarantined, by their ids."""
+        """Requests that are given up since every node that took them was lost, by their ids."""
         self.abandoned: set[str] = set()
         """Those that the journal says are given up, for whatever reason; a coordinator that is
         killed as soon as that is durable says so nowhere else."""
-        self._kept = 0
-        """Iterations in the state of training on record: what they trained on is not needed."""
         self._plans: dict[tuple[str, str], int] = {}
         """The number of the plan that was followed last, by process and who plans."""
         self.drains: Counter[str] = Counter()
@@ -98,12 +116,25 @@ class ActorLogs:
             accept(**{name: value for name, value in event.items() if name != "event"})
         raise structlog.DropEvent
 
-    def beginning(self) -> None:
-        """Something else begins: requests and leases bear the same names again."""
-        self.acks.beginning()
-        for worker in self.workers.values():
-            worker.commits.clear()
-            worker.delivered.clear()
+    def of(self, tenant: str) -> TenantLog:
+        """Of a job or session, given by its id."""
+        if tenant not in self._tenants:
+            self._tenants[tenant] = TenantLog(AckLog(self._history))
+        return self._tenants[tenant]
+
+    @property
+    def acks(self) -> AckLog:
+        """That of the job or session for which whoever runs now does something."""
+        return self._tenant.acks
+
+    def acknowledged(self, delivered: CommitSteps | Completed) -> None:
+        """A receipt is with a worker, which may work for another job by now."""
+        for tenant in self._tenants.values():
+            tenant.acks.acknowledged(delivered)
+
+    @property
+    def _tenant(self) -> TenantLog:
+        return self.of(current_tenant() or self._worker.job)
 
     # --- leaders, as they are heard ---
 
@@ -126,7 +157,8 @@ class ActorLogs:
 
     # --- the journal ---
 
-    def _on_lease_granted(self, lease: int, **_: object) -> None:
+    def _on_lease_granted(self, worker: str, lease: int) -> None:
+        self._tenant.granted.add((worker, lease))
         self.acks.granted(lease)
 
     def _on_requests_saving(self, rows: Any) -> None:
@@ -138,19 +170,19 @@ class ActorLogs:
 
     def _on_requests_forgotten(self, prefix: str) -> None:
         kind, iteration, *_ = prefix.split("/")
-        if kind == "rollout" and int(iteration) >= self._kept:
+        if kind == "rollout" and int(iteration) >= self._tenant.kept:
             self._history.violation(
                 f"the samples of iteration {iteration} are deleted, though the state on record is"
-                f" of {self._kept} iterations"
+                f" of {self._tenant.kept} iterations"
             )
         self.acks.forgetting(prefix)
 
     def _on_state_saving(self, completed: int) -> None:
         # The coordinator may be killed before it says that this is on record.
-        self._kept = max(self._kept, completed)
+        self._tenant.kept = max(self._tenant.kept, completed)
 
     def _on_state_saved(self, completed: int) -> None:
-        self._kept = completed
+        self._tenant.kept = completed
 
     def _on_journal_goes_back(self, leases_from: int) -> None:
         if any(worker.grants for worker in self.workers.values()):
@@ -158,13 +190,12 @@ class ActorLogs:
         self.acks.going_back(leases_from)
 
     def _on_checkpoint_saved(self, completed: int, validated: tuple[int, ...]) -> None:
-        self._history.add("checkpoint", completed=completed, validated=validated)
-        self._kept = max(self._kept, completed)
+        self._history.add_of(
+            current_tenant(), "checkpoint", completed=completed, validated=validated
+        )
+        self._tenant.kept = max(self._tenant.kept, completed)
 
-    def _on_session_creating(self, **_: object) -> None:
-        self.beginning()
-
-    def _on_request_quarantined(self, request: str, **_: object) -> None:
+    def _on_request_given_up(self, request: str, **_: object) -> None:
         self.given_up.add(request)
 
     # --- plans ---
@@ -189,10 +220,14 @@ class ActorLogs:
 
     # --- members ---
 
-    def _on_job_begun(self, actor: str) -> None:
+    def _on_job_begun(self, actor: str, job: str) -> None:
         self.jobs[current_process()].add(actor)
+        if actor == "member" and self._worker.job != job:
+            self._worker.job = job
+            self._worker.commits.clear()
+            self._worker.delivered.clear()
 
-    def _on_job_forgotten(self, actor: str) -> None:
+    def _on_job_forgotten(self, actor: str, job: str) -> None:
         self.jobs[current_process()].discard(actor)
         if actor == "member":
             self._worker.held.clear()
@@ -207,10 +242,15 @@ class ActorLogs:
             self._history.violation(
                 f"{worker} was granted {first.id}: it has not reported its weights"
             )
+        if (worker, grant.lease) not in self._tenant.granted:
+            self._history.violation(
+                f"{worker} denoises under lease {grant.lease}, which its job has not granted"
+            )
         self.acks.check(grant)
         self._worker.grants[grant.lease] = grant
         commit = grant.commits[0]
-        self._history.add(
+        self._history.add_of(
+            self._worker.job,
             "denoise",
             worker=worker,
             lease=grant.lease,
@@ -245,7 +285,8 @@ class ActorLogs:
         grant = worker.denoises
         if denoising is None or grant is None or denoising.requests != grant.requests:
             return
-        self._history.add(
+        self._history.add_of(
+            worker.job,
             "lost_work",
             worker=process.partition("#")[0],
             lease=grant.lease,
@@ -277,4 +318,4 @@ class ActorLogs:
 
     def _on_trainer_failed(self, reason: str, **_: object) -> None:
         worker = current_process().partition("#")[0]
-        self._history.add("trainer_failed", worker=worker, error=reason)
+        self._history.add_of(self._worker.job, "trainer_failed", worker=worker, error=reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 from spotlight_simulation.group_watch import GroupWatch
@@ -19,8 +20,8 @@ class ClusterWatch:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._groups = GroupWatch(cluster)
-        self._newest = 0
-        """The highest term of trainers that were built."""
+        self._newest: defaultdict[str, int] = defaultdict(int)
+        """The highest term of trainers that were built, by job."""
         self._replaced: dict[str, float] = {}
         """When a process was first seen with a trainer that was replaced, and can be told."""
         self._looks = 0
@@ -35,8 +36,9 @@ class ClusterWatch:
 
     def _look_at_trainers(self) -> Iterator[str]:
         trainers, now = self._cluster.hardware.trainers, self._cluster.loop.time()
-        self._newest = max(self._newest, *(trainer.term for trainer in trainers), 0)
-        replaced = {each.worker for each in trainers if each.term < self._newest}
+        for each in trainers:
+            self._newest[each.job] = max(self._newest[each.job], each.term)
+        replaced = {each.worker for each in trainers if each.term < self._newest[each.job]}
         if replaced:
             self._cluster.history.came_about("trainers were replaced that are still there")
         told = {worker for worker in replaced if self._can_be_told(worker)}

@@ -42,7 +42,7 @@ class FakeTrainer:
     ) -> None:
         self._hardware = hardware
         self.worker = worker
-        self.term = order.term
+        self.job, self.term = order.job_id, order.term
         self._given_up = False
         self._order = order
         self._model = model
@@ -61,7 +61,8 @@ class FakeTrainer:
             if part.version != order.completed:
                 raise SpotlightError(f"the checkpoint holds {part.version} iterations")
         if order.rank == 0:
-            hardware.history.add(
+            hardware.history.add_of(
+                order.job_id,
                 "trainer",
                 worker=worker,
                 term=order.term,
@@ -144,7 +145,8 @@ class FakeTrainer:
         first: int,
     ) -> None:
         rows = [row for row, _ in samples]
-        self._hardware.history.add(
+        self._hardware.history.add_of(
+            self.job,
             "train",
             iteration=iteration,
             term=self._order.term,

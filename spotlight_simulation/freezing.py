@@ -13,11 +13,15 @@ import asyncio
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 
 from spotlight_simulation.virtual_time import VirtualTimeLoop
 
 _PROCESS: ContextVar[str] = ContextVar("process", default="")
+_TENANT: ContextVar[str] = ContextVar("tenant", default="")
+_TENANTS = ("job-", "session-")
+"""How the names of the actors begin that are a job or a session; their ids follow."""
 
 
 def current_process() -> str:
@@ -30,6 +34,23 @@ def context_of(process: str) -> Context:
     context = copy_context()
     context.run(_PROCESS.set, process)
     return context
+
+
+def current_tenant() -> str:
+    """The id of the job or session for which a coordinator does something now; empty for none."""
+    return _TENANT.get()
+
+
+@contextmanager
+def as_tenant(actor: str) -> Iterator[None]:
+    """Within, whatever begins belongs to the job or session that an actor is, if it is one."""
+    prefix = next((each for each in _TENANTS if actor.startswith(each)), None)
+    tenant = _TENANT.get() if prefix is None else actor.removeprefix(prefix)
+    before = _TENANT.set(tenant)
+    try:
+        yield
+    finally:
+        _TENANT.reset(before)
 
 
 class FreezableLoop(VirtualTimeLoop):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from spotlight_simulation.faults import ANSWERS, MESSAGES
@@ -21,6 +21,8 @@ class Happening:
     time_s: float
     kind: str
     facts: tuple[tuple[str, Value], ...]
+    job: str = field(default="", repr=False)
+    """The id of the job or session whose doing it is; empty if it is nobody's."""
 
     def __getitem__(self, name: str) -> Any:
         return next(value for key, value in self.facts if key == name)
@@ -55,9 +57,21 @@ class History:
         """How often each of `SITUATIONS` came about."""
         self.violations: list[str] = []
 
-    def add(self, kind: str, **facts: Value) -> None:
+    def add(self, kind: str, /, **facts: Value) -> None:
         """Something happened."""
-        self.happenings.append(Happening(self._clock(), kind, tuple(facts.items())))
+        self.add_of("", kind, **facts)
+
+    def add_of(self, job: str, kind: str, /, **facts: Value) -> None:
+        """It is the doing of a job or a session, given by its id."""
+        self.happenings.append(Happening(self._clock(), kind, tuple(facts.items()), job))
+
+    def of(self, job: str) -> History:
+        """What happened of one of several jobs, and to all of them. Violations are common."""
+        its = History(self._clock)
+        its.happenings = [each for each in self.happenings if each.job in ("", job)]
+        its.effective, its.situations = self.effective, self.situations
+        its.violations = self.violations
+        return its
 
     def took_effect(self, fault: str, **facts: Value) -> None:
         """A fault changed something."""

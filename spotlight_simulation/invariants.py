@@ -16,17 +16,19 @@ from spotlight.policies.exploration.reuse import may_reuse
 from spotlight.record.run_events import (
     GroupDropped,
     RunEvent,
+    SamplesOutdated,
     WorkerStateBegan,
     decode_event,
 )
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.store.record_files import whole_event_lines
 from spotlight_simulation import fingerprints
 from spotlight_simulation.fake_hardware import LOST, UNCLEAR
 from spotlight_simulation.faults import FaultKind
 from spotlight_simulation.history import Happening, History
 
 if TYPE_CHECKING:
-    from spotlight_simulation.chaos import Run
+    from spotlight_simulation.job_life import Run
     from spotlight_simulation.memory_cluster import Cluster
 
 _MAY_END_A_JOB = (
@@ -315,10 +317,11 @@ def records_are_complete(run: Run) -> Iterable[str]:
         yield f"versions {versions} are validated, not {expected}"
 
 
-def nothing_finished_is_discarded(run: Run) -> Iterable[str]:
-    """No finished sample is thrown away because newer weights are there."""
-    if run.status is not None and run.status.discarded:
-        yield f"{run.status.discarded} finished samples were discarded"
+def samples_are_made_in_time(run: Run) -> Iterable[str]:
+    """All samples of an iteration are there before newer weights make them impossible."""
+    for event in _events(run):
+        if isinstance(event, SamplesOutdated):
+            yield f"{event.samples} samples of iteration {event.iteration} cannot be made any more"
 
 
 def time_adds_up(run: Run) -> Iterable[str]:
@@ -397,7 +400,7 @@ INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     sickness_costs_no_group,
     jobs_end,
     records_are_complete,
-    nothing_finished_is_discarded,
+    samples_are_made_in_time,
     time_adds_up,
     leaves_nothing_in_stores,
     nothing_needed_is_deleted,
@@ -425,7 +428,7 @@ def _dropped(run: Run, iteration: Any) -> set[str]:
 
 
 def _events(run: Run) -> Iterable[RunEvent]:
-    return map(decode_event, _lines(run, "events.jsonl"))
+    return map(decode_event, whole_event_lines(run.run_folder))
 
 
 def _lines(run: Run, name: str) -> list[bytes]:

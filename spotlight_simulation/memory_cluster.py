@@ -31,6 +31,7 @@ from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.runs_folder import RunsFolder
+from spotlight.timings import Timings
 from spotlight.transport.control import Guests
 from spotlight.transport.control.keys import KeyPair
 from spotlight.types import TokenRole
@@ -77,6 +78,8 @@ class Cluster:
     times: HardwareTimes = field(default_factory=HardwareTimes)
     exact_training: bool = True
     numerics: Numerics = field(default_factory=Fingerprints)
+    timings: Timings = Timings()
+    """The limits of its coordinators; nodes and workers have those that are shipped."""
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -156,7 +159,7 @@ class Cluster:
         async def boot() -> None:
             transport = self.network.transport(COORDINATOR, guests=Guests())
             keys = self._keys = await self._key_ring(transport, runs, process.pid)
-            coordinator = Coordinator(RunsFolder(runs), rng, open_store, keys)
+            coordinator = Coordinator(RunsFolder(runs), rng, open_store, keys, self.timings)
             system = await self._start_system(process, transport)
             try:
                 await system.spawn(lambda: coordinator, COORDINATOR, linked=True, mailbox=MAILBOX)
@@ -378,8 +381,8 @@ class Cluster:
         self._check_journal(self._journal_files())
 
     def _check_journal(self, files: dict[Path, bytes]) -> None:
-        if files:  # otherwise it went with its session
-            self.logs.acks.check_journal(saved_rows(files))
+        for tenant, rows in saved_rows(files).items():
+            self.logs.of(tenant).acks.check_journal(rows)
 
     def _journal_files(self) -> dict[Path, bytes]:
         files = sorted((self.folder / "runs").glob(f"*/{JOURNAL}"))

@@ -17,6 +17,7 @@ from spotlight.actors.protocol import JobAccepted, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import ActorError, RequestRefused, SessionEnded
 from spotlight.jobs import JobSpec, WorkSpec, work_from_data
+from spotlight.store import job_queue
 from spotlight.timings import Timings
 from spotlight_simulation.aims import all_faults
 from spotlight_simulation.cluster_watch import ClusterWatch
@@ -248,7 +249,8 @@ async def _see_what_is_left(run: SessionRun) -> None:
     joined = {worker.node for worker in status.workers} if status else set()
     left = list(workers_are_free_again(cluster, joined))
     runs = run.folder / "runs"
-    kept = sorted(path for path in runs.iterdir() if path != door_file(runs))
+    known = (door_file(runs), runs / job_queue.NAME)
+    kept = sorted(path for path in runs.iterdir() if path not in known)
     left += [f"{path.name} is left on disk" for path in kept]
     left += [
         f"{len(disk.bundles)} bundles are left in the store of {name}"
@@ -262,7 +264,6 @@ async def _see_what_is_left(run: SessionRun) -> None:
 async def _follow(run: SessionRun) -> None:
     """Whatever comes next has the cluster to itself."""
     cluster, job = run.cluster, run.scenario.follower
-    cluster.logs.beginning()
     try:
         async with asyncio.timeout(_FOLLOWER_S):
             if job is None:

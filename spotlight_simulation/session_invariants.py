@@ -116,12 +116,12 @@ def weights_are_kept_while_they_are_wanted(run: SessionRun) -> Iterable[str]:
 def failures_have_a_reason(run: SessionRun) -> Iterable[str]:
     """A sample fails when its scorer does, or when it may be what ends the processes that take
     it."""
-    quarantined = run.cluster.logs.given_up
+    given_up = run.cluster.logs.given_up
     for group, request in _groups(run):
         for seed, reason in group["failed"]:
             if UNCLEAR in reason and not is_of_sickness(run, reason):
                 continue
-            suspected = any(each.endswith(f"/{seed}") for each in quarantined)
+            suspected = any(each.endswith(f"/{seed}") for each in given_up)
             if not suspected and not any(run.history.effective[kind] for kind in _COSTS_SAMPLES):
                 yield f"seed {seed} of {request[0]} failed: {reason}"
 

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from spotlight.actors.protocol import (
     CommitSteps,
@@ -20,7 +21,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.protocol.roles import MAY_SAY
-from spotlight.actors.runtime import ActorRef, ActorSystem, Message
+from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery
 from spotlight.transport.control import (
@@ -32,6 +33,7 @@ from spotlight.transport.control import (
     decode_message,
 )
 from spotlight_simulation.actor_logs import ActorLogs
+from spotlight_simulation.freezing import as_tenant
 from spotlight_simulation.history import History
 
 RECEIPT_ARRIVED = "receipt.arrived"
@@ -49,7 +51,6 @@ class Wiretap:
     def __init__(self, history: History, logs: ActorLogs, reached: Callable[[str], None]) -> None:
         self._history = history
         self._logs = logs
-        self._acks = logs.acks
         self._reached = reached
         self._heard: defaultdict[str, Counter[tuple[str, int, int]]] = defaultdict(Counter)
         """How often each process has heard each frame."""
@@ -123,7 +124,7 @@ class Wiretap:
     def sent(self, message: Message) -> None:
         """An actor tells another process something."""
         if isinstance(message, Grant):
-            self._acks.check(message)
+            self._logs.acks.check(message)
         elif isinstance(message, ReturnLease):
             self._logs.gives_back(message)
 
@@ -136,7 +137,7 @@ class Wiretap:
         """An actor answers what another process asked."""
         if _counts(message, answer):
             assert isinstance(message, CommitSteps | Completed)
-            self._acks.acknowledging(message)
+            self._logs.acks.acknowledging(message)
 
     def answer_came(self, message: Message, answer: Message) -> None:
         """Who has asked gets his answer."""
@@ -144,7 +145,7 @@ class Wiretap:
             self._history.came_about("an old plan arrives")
         if _counts(message, answer):
             assert isinstance(message, CommitSteps | Completed)
-            self._acks.acknowledged(message)
+            self._logs.acknowledged(message)
             self._reached(RECEIPT_ARRIVED)
 
 
@@ -158,6 +159,11 @@ class WatchedSystem(ActorSystem):
         self._tap = tap
         self._process = process
         self.post: _WatchedPost = _WatchedPost(self, transport, tap, process)
+
+    async def spawn(self, factory: Callable[[], Actor], name: str, **options: Any) -> ActorRef:
+        """See `ActorSystem`."""
+        with as_tenant(name):
+            return await super().spawn(factory, name, **options)
 
     def tell(self, ref: ActorRef, message: Message, *, sender: ActorRef | None = None) -> None:
         """See `ActorSystem`."""

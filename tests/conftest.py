@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import logging
 import os
 import subprocess
 import sys
@@ -113,9 +114,29 @@ def pytest_asyncio_loop_factories(
     return {"asyncio": asyncio.SelectorEventLoop}
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """In a session with slow tests, the workers of all that they start are forked from one
+    template: each of its own would take several seconds of a core to import torch."""
+    if not any(item.get_closest_marker("slow") for item in request.session.items):
+        yield
+        return
+    from spotlight.running.worker_template import VARIABLE
+    from tests.worker_templates import shared_template
+
+    with shared_template(tmp_path_factory.mktemp("template")) as address:
+        os.environ[VARIABLE] = address
+        yield
+        del os.environ[VARIABLE]
+
+
 @pytest.fixture(autouse=True)
 def logs_are_set_up_as_before() -> Iterator[None]:
-    """A program that uses Spotlight as a library has its logs elsewhere; the next test has not."""
+    """A program that uses Spotlight as a library has its logs elsewhere; the next test has not.
+    To write what is told for debugging took a third of the time of a simulated job."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.INFO))
     yield
     structlog.reset_defaults()
 

@@ -35,6 +35,16 @@ def test_the_traceback_is_that_of_what_is_not_ours() -> None:
     assert "in deeper" in text and "ScoringError: " not in text
 
 
+def test_of_an_error_that_is_not_ours_it_is_its_own() -> None:
+    def step() -> None:
+        raise RuntimeError("CUDA error")
+
+    with pytest.raises(RuntimeError) as raised_here:
+        step()
+    text = foreign_traceback(raised_here.value)
+    assert "in step" in text and text.endswith("RuntimeError: CUDA error")
+
+
 def test_an_error_that_was_raised_from_nothing_else_has_none() -> None:
     error = ScoringError("3 rewards for 4 images")
     assert foreign_traceback(error) == ""

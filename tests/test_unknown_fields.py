@@ -38,6 +38,7 @@ from spotlight.rewards.serving.settings import ServingSettings
 from spotlight.rollouts.http_messages import WantedGroup
 from spotlight.running.handed_keys import CoordinatorKeys, NodeKeys
 from spotlight.store.mirror import Manifest
+from spotlight.store.queued_job import QueuedJob
 from spotlight.transport.control import ActorRef, BadInput, Envelope, Message, decode_message
 
 IN_A_JOURNAL = (
@@ -45,6 +46,7 @@ IN_A_JOURNAL = (
     Evidence,
     Identity,
     Population,
+    QueuedJob,
     Rewound,
     SavedProgress,
     SavedRow,

@@ -11,16 +11,23 @@ from pathlib import Path
 
 from spotlight.actors.runtime.fork_owner import TemplateOwner
 from spotlight.running.loop_thread import LoopThread
+from spotlight.running.worker_template import VARIABLE
+
+
+def apart() -> dict[str, str]:
+    """The environment of a command that has a template of its own: its workers are processes below
+    it, and find the modules that it finds."""
+    return {name: value for name, value in os.environ.items() if name != VARIABLE}
 
 
 @contextmanager
-def shared_template(folder: Path) -> Iterator[str]:
+def shared_template(
+    folder: Path, preload: str = "spotlight.actors.worker.preload"
+) -> Iterator[str]:
     """Its address, for `--template` of nodes; it logs into the folder."""
 
     async def begin() -> TemplateOwner:
-        owner = TemplateOwner(
-            "spotlight.actors.worker.preload", os.environ, folder / "template.log"
-        )
+        owner = TemplateOwner(preload, os.environ, folder / "template.log")
         owner.start()
         return owner
 

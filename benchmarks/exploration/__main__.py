@@ -36,7 +36,7 @@ from benchmarks.exploration.costs import dollars
 from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.plots import draw
 from benchmarks.exploration.processes import make_units
-from benchmarks.exploration.rivals import MIXED_TASKS, TASKS
+from benchmarks.exploration.rivals import MIXED_TASKS, OURS, REFERENCE, RIVALS, TASKS
 from benchmarks.exploration.staleness import staleness
 from benchmarks.exploration.tables import rendered
 from benchmarks.exploration.testbed_runs import VirtualRuns
@@ -47,6 +47,8 @@ from spotlight.errors import JobError, UserError
 ON_TESTBED = ("testbed", "noise", "pools", "tuning")
 PARTS = (*ON_TESTBED, "staleness", "two-core", "planner")
 _QUICK_PARTS = ("testbed", "noise", "staleness", "two-core", "planner")
+_QUICK_RIVALS = (REFERENCE, OURS, "data-parallel")
+"""One of each kind: with spot rollouts, with exploration, and with as many ranks as GPUs."""
 
 
 def main() -> None:
@@ -118,7 +120,8 @@ def _testbed(
 ) -> dict[str, Any]:
     others = [] if options.quick else [name for name in PROFILES if name != SOL_RL_SPLIT]
     profiles = options.profile or [SOL_RL_SPLIT, *others]
-    wanted = list(dict.fromkeys(_wanted(parts, profiles, tasks, seeds)))
+    rivals = _QUICK_RIVALS if options.quick else tuple(RIVALS)
+    wanted = list(dict.fromkeys(_wanted(parts, profiles, tasks, seeds, rivals)))
     reasons = make_units(
         cases.units(wanted),
         options.runs,
@@ -150,11 +153,15 @@ def _testbed(
 
 
 def _wanted(
-    parts: Sequence[str], profiles: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]
+    parts: Sequence[str],
+    profiles: Sequence[str],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
+    rivals: Sequence[str],
 ) -> Iterator[Case]:
     """In the order in which they are made."""
     for profile in profiles if "testbed" in parts else ():
-        yield from cases.main_cases(profile, tasks, seeds)
+        yield from cases.main_cases(profile, tasks, seeds, rivals)
     if "noise" in parts:
         yield from cases.noise_cases(tasks, seeds)
     if "pools" in parts:

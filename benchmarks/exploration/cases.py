@@ -91,10 +91,15 @@ Unit = tuple[Case, ...]
 """Runs that share their numerics, in the order in which they are made."""
 
 
-def main_cases(profile: str, tasks: Iterable[str], seeds: Iterable[int]) -> Iterator[Case]:
-    """Every rival; whole comparisons are complete seed by seed."""
+def main_cases(
+    profile: str,
+    tasks: Iterable[str],
+    seeds: Iterable[int],
+    rivals: Sequence[str] = tuple(RIVALS),
+) -> Iterator[Case]:
+    """Every rival, or some; whole comparisons are complete seed by seed."""
     for seed in seeds:
-        for rival in RIVALS:
+        for rival in rivals:
             for task in tasks:
                 yield Case(task=task, rival=rival, seed=seed, profile=profile)
 

@@ -20,7 +20,9 @@ from benchmarks.exploration.testbed_runs import VirtualRuns
 from spotlight.errors import SpotlightError
 from spotlight_simulation.chaos import scratch_folder
 
-_SPAWN = multiprocessing.get_context("spawn")
+_FORKED = multiprocessing.get_context("forkserver")
+"""What all runs need is imported once, by the server that their processes are forked from."""
+_FORKED.set_forkserver_preload(["benchmarks.exploration.other_order"])
 _LONGEST_RUN_S = 7200.0
 _END_S = 10.0
 """The longest that a process which is told to end may take."""
@@ -83,8 +85,8 @@ def _next(waiting: list[Unit], runs: VirtualRuns, failed: dict[str, str]) -> Ite
 def _begin(unit: Unit, folder: Path, quick: bool) -> _Process:
     scratch = ExitStack()
     place = scratch.enter_context(scratch_folder())  # removed here, however the process ends
-    result, told = _SPAWN.Pipe(duplex=False)
-    process = _SPAWN.Process(target=_make, args=(unit, folder, place, quick, told), daemon=True)
+    result, told = _FORKED.Pipe(duplex=False)
+    process = _FORKED.Process(target=_make, args=(unit, folder, place, quick, told), daemon=True)
     process.start()
     told.close()
     print(f"making {', '.join(case.name for case in unit)}", file=sys.stderr, flush=True)

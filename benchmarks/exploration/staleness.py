@@ -18,7 +18,7 @@ from benchmarks.staleness.staleness_record import read_record
 from spotlight.jobs import job_to_yaml
 
 _SIZE = {"prompts": 16, "seeds": 32, "lags": "1,2,4,8"}
-_QUICK_SIZE = {"prompts": 4, "seeds": 8, "lags": "1,2"}
+_QUICK_SIZE = {"prompts": 2, "seeds": 8, "lags": "1,2"}
 _METHOD = "regenerate"
 """The study makes every seed again, whatever the job does with its previews."""
 

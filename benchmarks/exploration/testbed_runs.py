@@ -128,16 +128,18 @@ def on_its_ranks(profile: Profile, job: JobSpec) -> Profile:
 
 
 def _shortened(job: JobSpec) -> JobSpec:
-    """As few validations as a curve can have, of few images, and little to train; such a run says
-    nothing about speed."""
-    changes: dict[str, Any] = {"prompts": 8, "seeds": 1, "every": 1}
+    """As few validations as a curve can have, of few images, and little to train: a sample for each
+    rank in both updates. Such a run says nothing about speed."""
+    changes: dict[str, Any] = {"prompts": 4, "seeds": 1, "every": 1}
     validation = msgspec.structs.replace(job.validation, **changes)
+    prompts = msgspec.structs.replace(job.prompts, per_iteration=job.training.ranks // 2)
     options = {**job.training.options, "times": 2}
     training = msgspec.structs.replace(job.training, options=options, warmup_updates=0)
     return msgspec.structs.replace(
         job,
         iterations=SMOOTHED,
         checkpoint_every=SMOOTHED,
+        prompts=prompts,
         validation=validation,
         training=training,
     )

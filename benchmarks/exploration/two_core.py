@@ -33,6 +33,7 @@ from spotlight.report.run_reading import read_run
 _TASK = "ocr"
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "ocr-tiny-reuse.yaml"
 _MEASURED = ValidationSpec(seeds=4)
+_QUICKLY_MEASURED = ValidationSpec(prompts=4, seeds=1)
 _KEPT: dict[str, Any] = {
     # Checkpoints are scored afterwards, and by more images than there would be time for.
     "validation.prompts": 1,
@@ -100,12 +101,12 @@ def _ran(kept: KeptRuns, rival: str, seed: int, quick: bool) -> Run:
     made = Made(_shortened(job) if quick else job, {"machine": machine()})
     run = kept.read(job.name, made)
     if run is None:
-        run = _run(made.job)
+        run = _run(made.job, _QUICKLY_MEASURED if quick else _MEASURED)
         kept.keep(job.name, made, run)
     return run
 
 
-def _run(job: JobSpec) -> Run:
+def _run(job: JobSpec, measured: ValidationSpec) -> Run:
     with tempfile.TemporaryDirectory() as temporary:
         file, folder = Path(temporary) / "job.yaml", Path(temporary) / "run"
         file.write_text(job_to_yaml(job))
@@ -116,17 +117,17 @@ def _run(job: JobSpec) -> Run:
         published = {one.version: one.time_s for one in ran.events_of(WeightsPublished)}
         points = [
             (published[version], version, round(score, 6))
-            for version, score in _scores(job, folder)
+            for version, score in _scores(job, measured, folder)
         ]
     return {"validation": points, "iterations": len(ran.iterations)}
 
 
-def _scores(job: JobSpec, folder: Path) -> Iterator[tuple[int, float]]:
+def _scores(job: JobSpec, measured: ValidationSpec, folder: Path) -> Iterator[tuple[int, float]]:
     """Of the initial weights, and of those of every checkpoint."""
     from spotlight.training.checkpoints import load_checkpoint
     from spotlight_simulation.one_process import OneProcess  # torch: not for --help
 
-    whole = msgspec.structs.replace(job, validation=_MEASURED)
+    whole = msgspec.structs.replace(job, validation=measured)
     engine = OneProcess(whole)
     yield 0, held_out_score(engine, whole, engine.trainer.evaluation_state())
     for path in sorted((folder / "checkpoints").glob("iteration-*.safetensors")):
@@ -138,4 +139,7 @@ def _scores(job: JobSpec, folder: Path) -> Iterator[tuple[int, float]]:
 
 def _shortened(job: JobSpec) -> JobSpec:
     training = msgspec.structs.replace(job.training, warmup_updates=0)
-    return msgspec.structs.replace(job, iterations=SMOOTHED, checkpoint_every=1, training=training)
+    prompts = msgspec.structs.replace(job.prompts, per_iteration=2)
+    return msgspec.structs.replace(
+        job, iterations=SMOOTHED, checkpoint_every=1, training=training, prompts=prompts
+    )

@@ -8,7 +8,8 @@ meanwhile. A kind is tried no more after twenty findings.
 
 What is tried follows from a name and a number, so `--only NAME --first NUMBER` tries it again.
 
-- `executions`, and `..._executions` of each kind.
+- `executions`, and of each kind `..._executions`, and `..._outcomes`: how many different ones there
+  were, as something should be taken and something refused.
 - `findings`: how many of them did not hold. Each is printed.
 - `messages_taken`, of `message_types`: so many types were once taken for right.
 """
@@ -27,7 +28,7 @@ from benchmarks.report import Figure, Report
 
 _SLICE_S = 1.0
 """It is another property's turn when so long is over."""
-_QUICK_MINUTES = 0.3
+_QUICK_MINUTES = 0.2
 _ENOUGH = 20
 """Findings of a kind."""
 _SHOWN = 2000
@@ -88,6 +89,7 @@ def _figures(tallies: dict[str, _Tally]) -> Iterator[tuple[str, Figure]]:
     yield "findings", sum(len(tally.findings) for tally in tallies.values())
     for name, tally in tallies.items():
         yield f"{name}_executions", tally.outcomes.total()
+        yield f"{name}_outcomes", len(tally.outcomes)
     types = {kind.__name__ for kind in message_types()}
     if "frames" in tallies:
         yield "messages_taken", len(types & tallies["frames"].outcomes.keys())

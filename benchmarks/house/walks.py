@@ -31,9 +31,10 @@ from spotlight.actors.protocol import (
 from spotlight.actors.runtime import Message
 from spotlight.errors import ActorError
 from spotlight_simulation.addresses import address_of
-from spotlight_simulation.chaos import chaos_job, scratch_folder, silence
+from spotlight_simulation.chaos import scratch_folder, silence
 from spotlight_simulation.fault_injector import disturbed
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import chaos_job
 from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
 from spotlight_simulation.processes import NodeSpec
 from spotlight_simulation.simulated_user import look

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from benchmarks.live.cluster import LiveCluster
+from benchmarks.live.cluster import LiveCluster, one_reserved
 from benchmarks.live.network import (
     LiveNetwork,
     Loopback,
@@ -44,7 +44,8 @@ _LIVENESS_S = 180.0
 """A job ends within this time of the last fault, or of its begin."""
 _UNTIL_S = 25.0
 """Faults strike within this time of the first rollout."""
-_POOL = 4
+POOL, QUICK_POOL = 4, 2
+"""Spot nodes that are lost at once."""
 
 
 class LiveCase(msgspec.Struct, frozen=True):
@@ -52,6 +53,8 @@ class LiveCase(msgspec.Struct, frozen=True):
 
     seed: int | None
     """None: all spot nodes are killed at once and started again."""
+    pool: int = POOL
+    """How many spot nodes there are then."""
 
     def __str__(self) -> str:
         return "pool loss" if self.seed is None else f"seed {self.seed}"
@@ -131,18 +134,11 @@ async def _run_cases(
     for number, case in enumerate(cases):
         begun = loop.time()
         job = _job(base, case)
-        if job.name not in undisturbed:
-            folder = base / f"undisturbed-{job.name}"
-            calm = await _run_job(job, folder, network, faults=(), spot=[1])
-            if calm.problems:
-                raise RuntimeError(f"the undisturbed run failed: {calm.problems}; see {folder}")
-            undisturbed[job.name] = calm.folder
         folder = base / f"{number}-{case}".replace(" ", "-")
         faults, spot = _faults(case, network)
-        ran = await _run_job(job, folder, network, faults, spot)
+        ran = await _run_on_cluster(job, folder, network, faults, spot, undisturbed)
         if ran.outcome == "finished":
-            expected = undisturbed[job.name]
-            ran.problems += differences(expected, ran.folder, job.iterations)
+            ran.problems += differences(undisturbed[job.name], ran.folder, job.iterations)
         outcome = LiveOutcome(
             case,
             round(loop.time() - begun, 1),
@@ -161,7 +157,7 @@ async def _run_cases(
 def _faults(case: LiveCase, network: LiveNetwork) -> tuple[tuple[Fault, ...], list[int]]:
     """And the workers of each spot node."""
     if case.seed is None:
-        return (Fault(0.5, "pool_loss"),), [1] * _POOL
+        return (Fault(0.5, "pool_loss"),), [1] * case.pool
     spot = [1 + (case.seed + number) % 2 for number in range(2 + case.seed % 3)]
     names = [f"spot-{number}" for number in range(1, len(spot) + 1)]
     partitions = network.partitions
@@ -173,7 +169,7 @@ def _job(base: Path, case: LiveCase) -> JobSpec:
     sizes: dict[str, Any] = {"iterations": 12, "group_size": 8}
     name, steps = "chaos", 16
     if case.seed is None:
-        sizes, name, steps = {"iterations": 2, "group_size": 24}, "pool", 96
+        sizes, name, steps = {"iterations": 2, "group_size": 6 * case.pool}, "pool", 96
     for kind, first, count in (("train", 0, 16), ("validation", 16, 4)):
         numbers = range(first, first + count)
         lines = "".join(f'the number "{n * 617 % 10000:04d}"\n' for n in numbers)
@@ -197,28 +193,48 @@ def _job(base: Path, case: LiveCase) -> JobSpec:
     )
 
 
-async def _run_job(
+async def _run_on_cluster(
     job: JobSpec,
     folder: Path,
     network: LiveNetwork,
     faults: Sequence[Fault],
     spot: Sequence[int],
+    undisturbed: dict[str, Path],
 ) -> _Running:
-    cluster = LiveCluster(folder, network, reserved=1, spot=spot)
-    running = _Running(folder / "run", cluster=cluster)
+    """Of the job that faults strike; before it, the same is run in peace, unless `undisturbed` has
+    its run folder."""
+    cluster = LiveCluster(folder, network, one_reserved(1, spot))
     async with cluster, connect(cluster.join) as client:
         await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
-        await client.submit(job, str(running.folder), resume=False)
-        disturbing = asyncio.create_task(_disturb(running, client, faults))
-        try:
-            last = max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
-            await running.follow(client, last + _LIVENESS_S)
-        finally:
-            disturbing.cancel()
-            await asyncio.wait((disturbing,))
-        if not disturbing.cancelled() and disturbing.exception() is not None:
-            running.problems.append(f"the faults failed: {disturbing.exception()!r}")
+        if job.name not in undisturbed:
+            calm = folder.with_name(f"undisturbed-{job.name}")
+            ran = await _run_job(job, calm, cluster, client, faults=())
+            if ran.problems:
+                raise RuntimeError(f"the undisturbed run failed: {ran.problems}; see {folder}")
+            undisturbed[job.name] = calm
+        running = await _run_job(job, folder / "run", cluster, client, faults)
     running.problems += cluster.problems
+    return running
+
+
+async def _run_job(
+    job: JobSpec,
+    folder: Path,
+    cluster: LiveCluster,
+    client: CoordinatorClient,
+    faults: Sequence[Fault],
+) -> _Running:
+    running = _Running(folder, cluster=cluster)
+    await client.submit(job, str(folder), resume=False)
+    disturbing = asyncio.create_task(_disturb(running, client, faults))
+    try:
+        last = max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
+        await running.follow(client, last + _LIVENESS_S)
+    finally:
+        disturbing.cancel()
+        await asyncio.wait((disturbing,))
+    if not disturbing.cancelled() and disturbing.exception() is not None:
+        running.problems.append(f"the faults failed: {disturbing.exception()!r}")
     return running
 
 
@@ -284,7 +300,7 @@ async def _notice(
 ) -> bool:
     """A user's word; the coordinator may be away, or not know the node."""
     try:
-        await client.preempt(node, notice_s, cancel=cancel)
+        await client.preempt(node, notice_s, cancel=cancel, yes=True)
     except (ActorError, RequestRefused):
         return False
     return True

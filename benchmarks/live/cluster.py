@@ -25,6 +25,7 @@ from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode, NodeKeys
 from spotlight.store.memory_folder import remove_leftovers
 from spotlight.transport.control.keys import KeyPair, place_of
+from spotlight_simulation.processes import NodeSpec
 
 COORDINATOR = "coordinator"
 _START_LIMIT_S = 60.0
@@ -70,26 +71,23 @@ class LiveProcess:
         return None
 
 
+def one_reserved(workers: int, spot: Sequence[int]) -> tuple[NodeSpec, ...]:
+    """A reserved node with so many workers, and spot nodes with these numbers of workers."""
+    nodes = [NodeSpec(f"spot-{number}", "spot", each) for number, each in enumerate(spot, start=1)]
+    return (NodeSpec("reserved", "reserved", workers), *nodes)
+
+
 class LiveCluster:
-    """See the module's docstring. One reserved node and some spot nodes; logs go to a new folder.
+    """See the module's docstring. Run folders and logs go to a new folder."""
 
-    Args:
-        reserved: workers of the reserved node.
-        spot: workers of each spot node.
-    """
-
-    def __init__(
-        self, folder: Path, network: LiveNetwork, *, reserved: int, spot: Sequence[int]
-    ) -> None:
+    def __init__(self, folder: Path, network: LiveNetwork, nodes: Sequence[NodeSpec]) -> None:
         self.network = network
         own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
         self.join = JoinToken("", own.public, "inside", secret)
         """The token by which this process is the coordinator's operator; it is without its place at
         first."""
         self.coordinator = LiveProcess(COORDINATOR)
-        self.nodes = {"reserved": LiveProcess("reserved", "reserved", reserved)}
-        for number, workers in enumerate(spot, start=1):
-            self.nodes[f"spot-{number}"] = LiveProcess(f"spot-{number}", "spot", workers)
+        self.nodes = {each.name: LiveProcess(each.name, each.pool, each.workers) for each in nodes}
         self._pairs = {name: KeyPair.new() for name in self.nodes}
         known = tuple(
             KnownNode(node.name, node.pool, self._pairs[node.name].public)
@@ -104,7 +102,7 @@ class LiveCluster:
         self._seen: set[psutil.Process] = set()
         self._ports: set[tuple[str, int]] = set()
         folder.mkdir()
-        self._folder = folder
+        self.folder = folder
         self._operator: asyncio.Task[None] | None = None
 
     @property
@@ -217,18 +215,18 @@ class LiveCluster:
             await asyncio.sleep(_OPERATOR_S)
 
     async def _start_coordinator(self) -> None:
-        file = self._folder / "address"
+        file = self.folder / "address"
         listen = self.join.place or f"{self.network.host}:0"
         handle = await self._start(
             self.coordinator,
-            ["--listen", listen, "--runs", str(self._folder), "--address-file", str(file)],
+            ["--listen", listen, "--runs", str(self.folder), "--address-file", str(file)],
         )
         _hand(handle, self._coordinator_keys.encode())
         if not self.join.place:
             async with asyncio.timeout(_START_LIMIT_S):
                 while not file.exists():
                     if not self.coordinator.is_up:
-                        raise UserError(f"no coordinator; see {self._folder / 'coordinator.log'}")
+                        raise UserError(f"no coordinator; see {self.folder / 'coordinator.log'}")
                     await asyncio.sleep(_OPERATOR_S)
             place = place_of(file.read_text()).removeprefix("tcp://")
             self.join = replace(self.join, place=place)
@@ -237,7 +235,7 @@ class LiveCluster:
         host = self.network.new_host()
         assert node.pool is not None
         arguments = ["--name", node.name, "--pool", node.pool]
-        arguments += ["--host", host, "--logs", str(self._folder)]
+        arguments += ["--host", host, "--logs", str(self.folder)]
         arguments += ["--workers", str(node.workers)]
         handle = await self._start(node, arguments)
         try:
@@ -256,7 +254,7 @@ class LiveCluster:
         call = f"from spotlight.cli.daemons import {daemon}; {daemon}()"
         argv = [sys.executable, "-c", call, *arguments, "--parent", str(os.getpid())]
         process.killed = False
-        with (self._folder / f"{process.name}.log").open("ab") as log:
+        with (self.folder / f"{process.name}.log").open("ab") as log:
             process.handle = await asyncio.create_subprocess_exec(
                 *(self.network.command(argv) if process.pool else argv),
                 stdin=asyncio.subprocess.PIPE,

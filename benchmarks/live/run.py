@@ -15,10 +15,12 @@ from spotlight.record.run_events import (
     RunEvent,
     RunFinished,
     RunStarted,
+    SamplesOutdated,
     WorkerStateBegan,
     decode_event,
 )
 from spotlight.running.client import CoordinatorClient
+from spotlight.store.record_files import whole_event_lines
 
 POLL_S = 0.2
 _ANSWER_S = 2.0
@@ -31,16 +33,12 @@ class LiveRun:
     folder: Path
     status: JobStatus | None = None
     """The latest that the coordinator gave."""
-    discarded: int = 0
-    """Finished samples that were thrown away."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def events(self) -> list[RunEvent]:
         """Of the run folder, so far."""
-        path = self.folder / "events.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-        return [decode_event(line) for line in lines]
+        return [decode_event(line) for line in whole_event_lines(self.folder)]
 
     @property
     def began(self) -> bool:
@@ -79,12 +77,10 @@ class LiveRun:
                 return
             await asyncio.sleep(POLL_S)
             self.status = await status_of(client) or self.status
-            if self.status is not None:
-                self.discarded = max(self.discarded, self.status.discarded)
         if self.outcome != "finished":
             self.problems.append(f"the job {self.outcome}")
-        if self.discarded:
-            self.problems.append(f"{self.discarded} finished samples were thrown away")
+        outdated = [event for event in self.events if isinstance(event, SamplesOutdated)]
+        self.problems += [f"{event.samples} samples could not be made" for event in outdated]
 
 
 async def status_of(client: CoordinatorClient) -> JobStatus | None:

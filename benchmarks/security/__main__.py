@@ -54,6 +54,7 @@ KINDS = (
     "second_coordinators",
     "spending_secrets",
 )
+_QUICK_PAUSE_S = 5.0
 _INSIDE = "SPOTLIGHT_BENCHMARK_NETWORK"
 """Set for this program's second life, in a network of its own: why there is none, or empty."""
 
@@ -86,7 +87,8 @@ def main() -> None:
         report.note(f"the spot node is not behind NAT: {network.nat}")
     try:
         with tempfile.TemporaryDirectory(prefix="spotlight-security-") as folder:
-            asyncio.run(_try(attacks, Path(folder), network, report))
+            pause_s = _QUICK_PAUSE_S if chosen.quick else 0.0
+            asyncio.run(_try(attacks, Trial(Path(folder), network, pause_s), report))
     finally:
         network.close()
     report.finish()
@@ -99,8 +101,7 @@ def load_attacks() -> list[Attack]:
     return ATTACKS
 
 
-async def _try(attacks: list[Attack], folder: Path, network: Network, report: Report) -> None:
-    trial = Trial(folder, network)
+async def _try(attacks: list[Attack], trial: Trial, report: Report) -> None:
     try:
         await trial.open()
         refused = tried = 0

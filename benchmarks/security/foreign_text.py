@@ -25,6 +25,7 @@ from spotlight.actors.protocol.up import WorkerTrouble
 from spotlight.diffusion.hub_cache import CheckpointFolder
 from spotlight.errors import CheckpointError
 from spotlight.jobs.hub_names import HubFile, HubName
+from spotlight.store.record_files import whole_event_lines
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight_simulation.ports import unused_port
@@ -45,7 +46,7 @@ async def long_reason(site: Site) -> None:
         status = await site.outcome(site.job(rewards=[reward]))
     run = Path(status.run_folder)
     require(_is_clean(status.reason), status.reason[:300])
-    for line in (run / "events.jsonl").read_text().splitlines():
+    for line in whole_event_lines(run):
         strings = [each for each in json.loads(line).values() if isinstance(each, str)]
         require(all(map(_is_clean, strings)), max(strings, key=len)[:300])
     report = (run / "report.html").read_text()

@@ -105,9 +105,9 @@ async def prepared_run(site: Site) -> None:
         require_words(refused, *words)
 
 
-@attack("the run folder is the file in which the coordinator notes what runs", stage="alone")
+@attack("the run folder is a file in which the coordinator keeps what runs", stage="alone")
 async def run_folder_of_the_note(site: Site) -> None:
-    for name in (".running", ".coordinator", ".running.part"):
+    for name in (".coordinator", ".running", "queue.records", "queue.records.part"):
         refused = await site.submit(site.job(), str(site.runs / name))
         if not refused:
             await site.cancel()

@@ -8,12 +8,13 @@ import signal
 from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.network import ATTACKER
 from benchmarks.security.site import Site
+from spotlight.store import job_queue
 
 
 @attack("a second coordinator is started on the same --runs while a job runs", stage="alone")
 async def second(site: Site) -> None:
     require(not await site.submit(site.job()), "a job must run")
-    note = (site.runs / ".running").read_text()
+    queue = (site.runs / job_queue.NAME).read_bytes()
     other = site.daemon(
         ATTACKER, "spotlight-coordinator", "--listen", "127.0.0.1:0", "--runs", str(site.runs)
     )
@@ -25,7 +26,7 @@ async def second(site: Site) -> None:
     said = site.log(other)
     require(code == 2 and "Traceback" not in said, said)
     require_words(said, str(site.runs), str(site.coordinator.pid))
-    require((site.runs / ".running").read_text() == note, "the note has changed")
+    require((site.runs / job_queue.NAME).read_bytes() == queue, "the queue has changed")
     require((await site.status()).job == "stranger", "the first has forgotten its job")
     await site.cancel()
 

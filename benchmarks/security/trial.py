@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,16 @@ from benchmarks.security.on_the_wire import PLANTED, clear_text
 from benchmarks.security.site import Site
 from benchmarks.security.sniffer import Sniffer
 from spotlight.record.run_events import WorkerStateBegan, decode_event
+from spotlight.store.record_files import whole_event_lines
 
 
 class Trial:
     """A site, its honest user, and the figures that were measured there."""
 
-    def __init__(self, folder: Path, network: Network) -> None:
+    def __init__(self, folder: Path, network: Network, pause_s: float) -> None:
+        """The honest user rests for so long between two jobs."""
         self.site = Site(folder, network)
+        self._pause_s = pause_s
         self.figures: dict[str, Any] = {}
         self._network = network
         self._sniffer: Sniffer | None = None
@@ -112,6 +116,9 @@ class Trial:
             folder = await self._run()
             self._problems += differences(self._calm, folder, iterations)
             self._ran += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._is_last.wait()
 
     # --- figures --------------------------------------------------------------------------
 
@@ -148,9 +155,12 @@ class Trial:
 
 def _worked(run: Path, node: str) -> bool:
     """Whether a worker of the node denoised anything in that run."""
-    lines = (run / "events.jsonl").read_bytes().split(b"\n")[:-1]
     states: Mapping[str, set[str]] = {}
-    events = [event for event in map(decode_event, lines) if isinstance(event, WorkerStateBegan)]
+    events = [
+        event
+        for event in map(decode_event, whole_event_lines(run))
+        if isinstance(event, WorkerStateBegan)
+    ]
     states = {event.worker: set() for event in events}
     for event in events:
         states[event.worker].add(event.state)

@@ -12,6 +12,7 @@ import yaml
 from benchmarks.users.case import Check, Ended, case, require, spotlight
 from spotlight.jobs import load_job, parse_job
 from spotlight.jobs.template import job_template
+from spotlight.store.record_files import whole_event_lines
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "ocr-tiny.yaml"
 _SCORER = """\
@@ -100,7 +101,7 @@ def _raises(folder: Path) -> None:
     (folder / "job.yaml").write_text(yaml.safe_dump(job))
     ended = spotlight(["run", "job.yaml", "--run-folder", "run"], folder)
     ended.says(1, "KeyError", "events.jsonl, which has the traceback")
-    lines = (folder / "run" / "events.jsonl").read_text(encoding="utf-8").splitlines()
+    lines = whole_event_lines(folder / "run")
     events = [event for event in map(json.loads, lines) if event["event"] == "scorer_failed"]
     require(bool(events), "no scorer_failed")
     require('mine.py", line 8, in score' in events[0]["traceback"], events[0]["traceback"])

@@ -20,6 +20,7 @@ import psutil
 from benchmarks.users.case import ROOT, Check, Ended, case, require
 from benchmarks.users.waiting import LIMIT_S, until
 from spotlight.join_token import SECRET_BYTES, JoinToken
+from spotlight.store.record_files import whole_event_lines
 from spotlight.transport.control.keys import KeyPair
 
 _COMMAND = (sys.executable, "-m", "spotlight")
@@ -67,8 +68,7 @@ def _write_job(folder: Path, iterations: int = 1) -> None:
 
 
 def _outcome(folder: Path) -> str:
-    events = folder / "run" / "events.jsonl"
-    lines = events.read_text().splitlines() if events.exists() else []
+    lines = whole_event_lines(folder / "run")
     found = [event for event in map(json.loads, lines) if event["event"] == "run_finished"]
     return str(found[-1]["outcome"]) if found else "no end"
 

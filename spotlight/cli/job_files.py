@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from spotlight.cli.lines import one_line
+from spotlight.errors import UserError
+from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.jobs.former_fields import moved
 from spotlight.jobs.loading import job_data
@@ -20,3 +23,18 @@ def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
         words = ", ".join(f"`{field}` is now `{to}`" for field, to in former)
         sys.stderr.write(f"spotlight: {one_line(f'{path}: {words}; write that')}\n")
     return job_from_data(data, base=path.parent)
+
+
+def check_choice(job: Path | None, resume: Path | None, run_folder: Path | None) -> None:
+    """Raise `UserError` unless either a job or a run to go on with is given, and what fits it."""
+    if (job is None) == (resume is None):
+        raise UserError("give either a job file or --resume RUN")
+    if resume is not None and run_folder is not None:
+        raise UserError(
+            "--run-folder: a run that is resumed stays in its folder; leave it out, or give a job"
+            " file instead of --resume"
+        )
+    for option, folder in (("--resume", resume), ("--run-folder", run_folder)):
+        problem = path_problem(os.path.abspath(folder)) if folder is not None else None
+        if problem is not None:
+            raise UserError(f"{option}: {problem}")

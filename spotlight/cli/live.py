@@ -17,6 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from spotlight.cli.tables import pairs
 from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _STATE_STYLES = {
     "gone": "bold red",
 }
 _PHASE_WORDS = {
+    "queued": "waits in the queue",
     "preparing": "starting workers and loading the model",
     "rollout": "rollout",
     "explore": "exploration",
@@ -46,15 +48,19 @@ _SHOWN_TROUBLES = 4
 _SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def render(status: JobStatus) -> RenderableType:
-    """The whole view of a job, for `rich.live` or to print once."""
+def render(status: JobStatus, left_s: float | None = None) -> RenderableType:
+    """The whole view of a job, for `rich.live` or to print once.
+
+    Args:
+        left_s: seconds until it ends, as far as anybody can say.
+    """
     if not status.job:
         said = f"no job is running: {status.reason}" if status.reason else "no job is running"
         return Group(Text(said), Padding(_workers(status.workers), (1, 0, 0, 0)))
     reason = [Text(status.reason, style="red")] if status.reason else []
     note = [Text(said, style="yellow") for said in _notes(status)]
     return Group(
-        _headline(status),
+        _headline(status, left_s),
         *reason,
         *note,
         *([_progress(status)] if status.iterations else []),  # a session has none
@@ -72,10 +78,10 @@ def plain_line(status: JobStatus) -> str:
         parts.append(f"reward {status.reward_mean:.3f}")
     if status.validation:
         parts.append(f"validation {status.validation[-1][1]:.3f}")
-    if status.reissued:
-        parts.append(f"{status.reissued} re-issued")
-    if status.quarantined:
-        parts.append(f"{len(status.quarantined)} quarantined")
+    if status.handed_on:
+        parts.append(f"{status.handed_on} handed on")
+    if status.given_up:
+        parts.append(f"{len(status.given_up)} given up")
     return "  ".join((*parts, *_notes(status)))
 
 
@@ -89,7 +95,7 @@ def _notes(status: JobStatus) -> list[str]:
 
 def summary_table(summary: dict[str, Any]) -> RenderableType:
     """The figures of a finished run, as `spotlight.report.metrics.summarise` gives them."""
-    table = _pairs()
+    table = pairs()
     table.add_row("outcome", _outcome(summary["outcome"], summary["reason"]))
     table.add_row("validation", _from_to(summary, "validation", best=True))
     table.add_row("reward", _from_to(summary, "reward"))
@@ -128,7 +134,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
     table.add_row(
         "interruptions",
         f"{count(summary['nodes_lost'], 'node')} lost, "
-        f"{count(summary['requests_reissued'], 'request')} re-issued, "
+        f"{count(summary['requests_handed_on'], 'request')} handed on, "
         f"{count(summary['groups_dropped'], 'prompt group')} dropped",
     )
     return table
@@ -147,18 +153,11 @@ def _outcome(outcome: str, reason: str) -> Text:
     return text.append(f": {reason}", style="default") if reason else text
 
 
-def _pairs() -> Table:
-    table = Table.grid(padding=(0, 3))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    return table
-
-
 def _doing(status: JobStatus) -> str:
     return status.outcome or _PHASE_WORDS.get(status.phase, status.phase)
 
 
-def _headline(status: JobStatus) -> Table:
+def _headline(status: JobStatus, left_s: float | None) -> Table:
     line = Table.grid(expand=True, padding=(0, 2, 0, 0))
     line.add_column(no_wrap=True, ratio=1, overflow="crop")
     line.add_column(no_wrap=True, justify="right", overflow="crop")
@@ -168,7 +167,8 @@ def _headline(status: JobStatus) -> Table:
             f"  {status.iteration} of {count(status.iterations, 'iteration')}", style="not bold"
         )
     text.append(f"  {_doing(status)}", style=_OUTCOME_STYLES.get(status.outcome, "not bold"))
-    line.add_row(text, Text(duration(status.elapsed_s), style="dim"))
+    left = "" if left_s is None else f", about {duration(left_s)} left"
+    line.add_row(text, Text(f"{duration(status.elapsed_s)}{left}", style="dim"))
     return line
 
 
@@ -187,7 +187,7 @@ def _progress(status: JobStatus) -> Table:
 
 
 def _figures(status: JobStatus) -> Table:
-    table = _pairs()
+    table = pairs()
     if status.validation:
         table.add_row("validation", _Scores([score for _, score in status.validation]))
     if status.reward_mean is not None:
@@ -198,10 +198,25 @@ def _figures(status: JobStatus) -> Table:
         table.add_row("rollout", f"{amount}, {pace}" if pace else amount)
     elif pace:
         table.add_row("rollout", pace)
+    if exploring := sum(worker.state == "explore" for worker in status.workers):
+        previews = f", {count(status.previews, 'preview')} so far"
+        table.add_row("exploration", f"{count(exploring, 'worker')}{previews}")
+    if loading := _loading(status.workers):
+        table.add_row("loading", loading)
     table.add_row("weights", f"version {status.weights_version}")
     if status.mirror is not None:
         table.add_row("mirror", _mirrored(status.mirror))
     return table
+
+
+def _loading(workers: Sequence[WorkerStatus]) -> str:
+    """How many workers still start or load, and what; empty if none does."""
+    there = [worker for worker in workers if worker.state != "gone"]
+    waiting = [worker for worker in there if worker.state in ("starting", "loading")]
+    what = sorted({worker.detail for worker in waiting if worker.detail})
+    said = f" ({', '.join(what)})" if what else ""
+    ready = len(there) - len(waiting)
+    return f"{ready} of {count(len(there), 'worker')} are ready{said}" if waiting else ""
 
 
 def _mirrored(mirror: MirrorStatus) -> str:
@@ -213,7 +228,7 @@ def _mirrored(mirror: MirrorStatus) -> str:
         said += f", of {mirror.committed} that are committed"
     if not mirror.failures:
         return said
-    return f"{said}; {count(mirror.failures, 'failed attempt')} since the coordinator started"
+    return f"{said}; {count(mirror.failures, 'failed attempt')}"
 
 
 def mirror_trouble(status: JobStatus) -> str:
@@ -280,17 +295,13 @@ def _counters(status: JobStatus) -> Text:
         count(status.previews, "preview"),
         *_those_that_are(
             (status.previews_late, "more that came too late"),
-            (status.late_results, "late results"),
-            (status.reissued, "re-issued"),
-            (status.preemptions, "preempted"),
-            (len(status.quarantined), "quarantined"),
+            (status.handed_on, "requests handed to other workers"),
+            (status.results_ignored, "results that did not count"),
+            (len(status.given_up), "requests given up"),
+            (status.preemptions, "nodes preempted"),
         ),
     ]
     text = Text(", ".join(said), style="dim")
-    if since := _those_that_are(
-        (status.discarded, "samples discarded"), (status.dead_letters, "dead letters")
-    ):
-        text.append(f"\nsince the coordinator started: {', '.join(since)}")
     return text.append(f"\nrun folder {status.run_folder}") if status.run_folder else text
 
 

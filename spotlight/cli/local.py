@@ -13,13 +13,15 @@ from rich.live import Live
 from spotlight.actors.protocol import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
 from spotlight.cli.job_files import read_job
-from spotlight.cli.live import mirror_trouble, plain_line, render, summary_table
+from spotlight.cli.live import mirror_trouble, summary_table
 from spotlight.cli.plan import plan_lines
+from spotlight.cli.terminal_view import TerminalView
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import check, check_store
+from spotlight.preflight.starts import find_start
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.report.metrics import read_run, summarise
 from spotlight.report.rendering import write_report
@@ -32,7 +34,7 @@ from spotlight.running.local_run import (
 )
 from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
-from spotlight.store.run_folder import next_run_folder, read_config
+from spotlight.store.run_folder import next_run_folder, read_continued
 
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
@@ -48,18 +50,20 @@ def run_locally(
     console = Console()
     if resume is not None:
         folder = resume.resolve()
-        job = read_config(folder)
+        job = read_continued(folder, changes)
     else:
         assert job_path is not None
         job = read_job(job_path, changes)
         folder = new_run_folder(job, run_folder)
         check_new_folder(folder)
+        if job.model.start:
+            find_start(job.model)
     files = check(job, run_folder=folder, permissions=places.permissions)
     check_store(job, files, places.store)
     plan = plan_lines(job, files, folder)
     make_log_folder(folder / "logs")
     console.print(plan)
-    return run(_run(job, folder, places, resume is not None, console))
+    return run(_run(job, folder, places, None if resume is None else changes, console))
 
 
 def local_places(
@@ -84,8 +88,13 @@ def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:
 
 
 async def _run(
-    job: JobSpec, folder: Path, places: LocalPlaces, resume: bool, console: Console
+    job: JobSpec,
+    folder: Path,
+    places: LocalPlaces,
+    changes: Sequence[str] | None,
+    console: Console,
 ) -> int:
+    """`changes` are those of a run that goes on; None: it is a new one."""
     stop = StopWish()
     loop = asyncio.get_running_loop()
     for number in {signal.SIGINT, *ending_signals()}:  # shells let background commands ignore it
@@ -93,33 +102,20 @@ async def _run(
     for number in NOTICE_SIGNALS:
         loop.add_signal_handler(number, stop.wish, f"{number.name}: this machine will be taken")
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        view = _View(console, live)
-        last = await run_local_job(job, folder, view, stop, places=places, resume=resume)
+        view = TerminalView(console, live)
+        last = await run_local_job(
+            job,
+            folder,
+            view,
+            stop,
+            places=places,
+            resume=changes is not None,
+            changes=changes or (),
+        )
     if last is None:
         last = _broken_off(folder, console)
     _say_how_it_ended(last, folder, console)
     return _EXIT_CODES[last.outcome or "failed"]
-
-
-class _View:
-    """See `Observer`."""
-
-    def __init__(self, console: Console, live: Live) -> None:
-        self._console = console
-        self._live = live
-        self._line = ""
-
-    async def progress(self, status: JobStatus) -> None:
-        """See `Observer`."""
-        if self._console.is_terminal:
-            self._live.update(render(status), refresh=True)
-        elif (line := plain_line(status)) != self._line:
-            self._line = line
-            self._console.print(line, highlight=False, markup=False)
-
-    def tell(self, line: str) -> None:
-        """See `Observer`."""
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _broken_off(folder: Path, console: Console) -> JobStatus:

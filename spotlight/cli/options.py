@@ -8,6 +8,9 @@ from typing import Annotated
 import typer
 
 from spotlight import __version__
+from spotlight.cli.completing import job_names, node_names
+from spotlight.errors import UserError
+from spotlight.types import HIGHEST_PRIORITY, MOST_WEIGHT
 
 JoinOption = Annotated[
     str,
@@ -20,6 +23,70 @@ JoinOption = Annotated[
         " SPOTLIGHT_JOIN, else runs/operator.token, which a coordinator in the same folder writes.",
     ),
 ]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a field of the job, such as training.learning_rate=1e-4; may be given"
+        " repeatedly.",
+    ),
+]
+ResumeOption = Annotated[
+    Path | None, typer.Option("--resume", help="Continue the run in this folder.")
+]
+YesOption = Annotated[
+    bool, typer.Option("--yes", help="Do it even if a job cannot train then, and has to wait.")
+]
+
+
+def _weight_of_job(weight: float) -> float:
+    if not 0 <= weight <= MOST_WEIGHT:
+        raise UserError(
+            f"--weight {weight:g}: must be from 0 to {MOST_WEIGHT}; a job of weight 0 gets the spot"
+            " nodes that nobody else wants"
+        )
+    return weight
+
+
+def priority_of_jobs(priority: int) -> int:
+    """What `--priority` says; raises `UserError` if no job may have it."""
+    if not -HIGHEST_PRIORITY <= priority <= HIGHEST_PRIORITY:
+        raise UserError(
+            f"--priority {priority}: must be from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        )
+    return priority
+
+
+WeightOption = Annotated[
+    float,
+    typer.Option(
+        "--weight",
+        callback=_weight_of_job,
+        help="Its share of the spot nodes is in proportion to it, from 0 (gets what nobody else"
+        f" wants) to {MOST_WEIGHT}.",
+    ),
+]
+PriorityOption = Annotated[
+    int,
+    typer.Option(
+        "--priority",
+        callback=priority_of_jobs,
+        help=f"Jobs of a higher one begin first: from -{HIGHEST_PRIORITY} to {HIGHEST_PRIORITY};"
+        " of a submitter at most that of its join token.",
+    ),
+]
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="[JOB]",
+        help="Name or id of a job; by default that which runs for the longest.",
+        autocompletion=job_names,
+        show_default=False,
+    ),
+]
+NodeArgument = Annotated[str, typer.Argument(help="Name of the node.", autocompletion=node_names)]
 StoreOption = Annotated[
     Path | None,
     typer.Option(

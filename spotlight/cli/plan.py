@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
+from spotlight.cli.tables import pairs
 from spotlight.jobs import JobSpec, PoolSpec
 from spotlight.jobs.losses import loss_title
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
@@ -19,9 +19,7 @@ from spotlight.report.formatting import count
 
 def plan_lines(job: JobSpec, files: JobFiles, run_folder: Path) -> RenderableType:
     """The plan as a grid of names and words."""
-    table = Table.grid(padding=(0, 3))
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    table = pairs()
     table.add_row("job", Text(job.name, style="bold"))
     for name, said in _lines(job, files, run_folder):
         table.add_row(name, Text(said))
@@ -52,9 +50,10 @@ def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
         if job.model.tuning == "full"
         else f"{amount(checkpoint.trainable)} trained in adapters of rank {job.model.lora.rank}"
     )
+    begins = f", beginning with {job.model.start}" if job.model.start else ""
     return (
         f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters, {trained};"
-        f" {frozen} in text encoders and VAE"
+        f" {frozen} in text encoders and VAE{begins}"
     )
 
 

@@ -10,6 +10,7 @@ from spotlight.errors import ActorError, NotAllowed, UserError
 
 if TYPE_CHECKING:
     from spotlight.join_token import JoinToken
+    from spotlight.running.client import CoordinatorClient
 
 Answer = TypeVar("Answer")
 
@@ -24,6 +25,18 @@ def reaching(join: str, call: Callable[[JoinToken], Coroutine[Any, Any, Answer]]
         return asyncio.run(_say_why(token, call(token)))
     except ActorError as error:
         raise unreached(token, error) from error
+
+
+def asking(join: str, call: Callable[[CoordinatorClient], Coroutine[Any, Any, Answer]]) -> Answer:
+    """`reaching` for what is asked over one connection."""
+
+    async def over_one_connection(token: JoinToken) -> Answer:
+        from spotlight.running.client import connect
+
+        async with connect(token) as client:
+            return await call(client)
+
+    return reaching(join, over_one_connection)
 
 
 async def _say_why(join: JoinToken, call: Coroutine[Any, Any, Answer]) -> Answer:

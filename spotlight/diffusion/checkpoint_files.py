@@ -7,8 +7,9 @@ import os
 import re
 import struct
 from codecs import BOM_UTF8
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -40,12 +41,15 @@ class _Index(msgspec.Struct, frozen=True):
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
-class _Tensor(msgspec.Struct, frozen=True):
+class FileTensor(msgspec.Struct, frozen=True):
     """An entry of a safetensors header; `__metadata__` has none of the fields."""
 
     dtype: str = ""
+    """The kind of its numbers, such as `F32` or `BF16`."""
     shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=16)] = (0,)
+    """The length of each dimension."""
     data_offsets: tuple[_Count, _Count] = (0, 0)
+    """Its first byte behind the header, and the first after it."""
 
     def fits(self) -> bool:
         """Whether its bytes hold so many numbers: of a bit at least, where their kind is not known
@@ -55,6 +59,23 @@ class _Tensor(msgspec.Struct, frozen=True):
         numbers, known = math.prod(self.shape), _NBYTES.get(self.dtype)
         fits = numbers * known == end - begin if known else numbers <= 8 * (end - begin)
         return bool(self.dtype) and fits
+
+
+class Header(NamedTuple):
+    """What a safetensors file says of itself."""
+
+    tensors: dict[str, FileTensor]
+    """Its tensors by name."""
+    metadata: Mapping[str, str]
+    """What whoever wrote it says besides."""
+    begin: int
+    """The byte of the file at which the first tensor may begin."""
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    """The entry of a header that is no tensor."""
+
+    metadata: dict[str, str] = msgspec.field(name="__metadata__", default={})
 
 
 class Weights(msgspec.Struct, frozen=True):
@@ -118,7 +139,7 @@ def _no_weights(folder: Path, stem: str) -> CheckpointError:
 def _read_headers(folder: Path, paths: list[Path], variant: str | None) -> Weights:
     shapes, files = dict[str, Shape](), dict[str, Path]()
     for path in paths:
-        for name, tensor in _read_header(path).items():
+        for name, tensor in read_header(path).tensors.items():
             if tensor.dtype not in _NBYTES:
                 raise wrong(
                     path,
@@ -131,8 +152,9 @@ def _read_headers(folder: Path, paths: list[Path], variant: str | None) -> Weigh
     return Weights(shapes, files, variant)
 
 
-def _read_header(path: Path) -> dict[str, _Tensor]:
-    """What a safetensors file says of itself; that also tells how long it must be."""
+def read_header(path: Path) -> Header:
+    """What a safetensors file says of itself; that also tells how long it must be. Raises
+    `CheckpointError`."""
     no_tensors = wrong(
         path, "is not a safetensors file; copy it again (with Git LFS, run `git lfs pull`)"
     )
@@ -142,7 +164,8 @@ def _read_header(path: Path) -> dict[str, _Tensor]:
             start = file.read(8)
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
             text = file.read(length) if 2 <= length <= min(_LARGEST_JSON, nbytes - 8) else b""
-        header = msgspec.json.decode(text, type=dict[str, _Tensor])
+        header = msgspec.json.decode(text, type=dict[str, FileTensor])
+        metadata = msgspec.json.decode(text, type=_Metadata).metadata
     except UnreadableFile as error:
         raise wrong(path, f"{error.problem}; copy it again") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -155,7 +178,7 @@ def _read_header(path: Path) -> dict[str, _Tensor]:
         raise wrong(path, f"is cut off at {nbytes} of {whole} bytes; copy it again")
     if nbytes > whole:
         raise wrong(path, f"has {nbytes} bytes, but its header says {whole}; copy it again")
-    return header
+    return Header(header, metadata, 8 + length)
 
 
 def shown(name: str) -> str:

@@ -153,7 +153,9 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
     return msgspec.structs.replace(
         job,
         model=msgspec.structs.replace(
-            job.model, checkpoint=absolute("model.checkpoint", job.model.checkpoint)
+            job.model,
+            checkpoint=absolute("model.checkpoint", job.model.checkpoint),
+            start=absolute("model.start", job.model.start) if job.model.start else "",
         ),
         prompts=msgspec.structs.replace(
             job.prompts,

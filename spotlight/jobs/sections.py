@@ -72,9 +72,24 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
     authors recommend a single space. Unused where `sampler.guidance` and `validation.guidance` are
     1. It is for jobs that use guidance."""
+    start: str = ""
+    """What the job begins with instead of the weights of the checkpoint: the averaged weights of a
+    run (`RUN@best`, `RUN@last` or `RUN@ITERATION`; its best where only the folder is named), a
+    folder with a transformer of diffusers, or a file or folder of adapters as diffusers or peft
+    write them. It is for going on with what an earlier run, or somebody else, has trained."""
+    start_optimizer: bool = False
+    """Take the optimizer's moments over as well, and the newest weights beside their average. Only
+    from a run, of the same loss and adapters. It is for going on where a run stood."""
 
     def __post_init__(self) -> None:
         require_path("checkpoint", self.checkpoint)
+        if self.start:
+            require_path("start", self.start)
+        require(
+            bool(self.start) or not self.start_optimizer,
+            "start_optimizer",
+            "needs `start`, with a run; leave it out",
+        )
         require(
             not self.checkpoint.startswith(HUB) or HubName.parse(self.checkpoint) is not None,
             "checkpoint",

@@ -9,6 +9,9 @@ from spotlight.timings import DepartureTimings
 
 LONGEST_NOTICE_S = 86_400.0
 """The longest notice that a user may give."""
+SHARING = "sharing"
+"""The source of the notice of a node that is to work for another job, or that a user drains: it is
+not taken, and comes back as soon as it has given its work back."""
 _MARGIN = 0.2
 
 
@@ -52,6 +55,10 @@ class Departure:
         """Notice is given."""
         left_s = self.timings.unknown_lead_s if lead_s is None else lead_s
         self._standing[via] = Standing(source, lead_s, now + left_s)
+
+    def stands(self, via: str) -> bool:
+        """Whether what came this way still holds."""
+        return via in self._standing
 
     def withdraw(self, via: str) -> bool:
         """What came this way does not hold any more; False if nothing did."""

@@ -40,15 +40,25 @@ class Schedule:
     validate_every: int
     checkpoint_every: int
     explores: Exploration
+    is_repeatable: bool = False
+    """Whether the run is to have the same bits however it comes about: in one go, or continued
+    after its end."""
+
+    @property
+    def keeps_before_last(self) -> bool:
+        """Whether the checkpoint before the last iteration is kept. The last one ends without
+        exploring for the next: a run that goes on after it does it again."""
+        return self.is_repeatable and self.explores == "ahead"
 
     def validates(self, version: int) -> bool:
         """Whether this weights version is validated: the first, the last and every n-th one."""
         return version % self.validate_every == 0 or version == self.iterations
 
     def saves(self, completed: int) -> bool:
-        """Whether a checkpoint is due after so many iterations: after every n-th, and where the
-        weights are validated."""
-        return completed % self.checkpoint_every == 0 or self.validates(completed)
+        """Whether a checkpoint is due after so many iterations: after every n-th, where the weights
+        are validated, and perhaps before the last."""
+        is_before_last = self.keeps_before_last and completed == self.iterations - 1
+        return completed % self.checkpoint_every == 0 or self.validates(completed) or is_before_last
 
 
 @dataclass(frozen=True)

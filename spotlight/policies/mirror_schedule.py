@@ -35,8 +35,6 @@ class MirrorSchedule:
         self._copied = 0
         self._failed_in_a_row = 0
         self._not_before = 0.0
-        self.failures = 0
-        """Copies that failed, all together."""
 
     def taken(self) -> None:
         """There is a newer state of the run."""
@@ -58,7 +56,6 @@ class MirrorSchedule:
     def failed(self, now: float) -> float:
         """A copy has failed; returns the seconds until the next try."""
         pause_s = PAUSES_S[min(self._failed_in_a_row, len(PAUSES_S) - 1)]
-        self.failures += 1
         self._failed_in_a_row += 1
         self._not_before = now + pause_s
         return pause_s

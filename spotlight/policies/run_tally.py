@@ -7,25 +7,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from spotlight.policies.departure import SHARING
 from spotlight.record.run_events import (
-    LateResults,
-    LeasesExpired,
+    MirrorFailed,
     NodeLost,
     NoticeReceived,
     NoticeWithdrawn,
-    RequestQuarantined,
+    RequestGivenUp,
+    ResultsIgnored,
     RunEvent,
+    RunMirrored,
     WorkerLost,
+    WorkTakenBack,
 )
 
 COUNTED: tuple[type[RunEvent], ...] = (
-    LateResults,
-    LeasesExpired,
+    MirrorFailed,
     NodeLost,
     NoticeReceived,
     NoticeWithdrawn,
-    RequestQuarantined,
+    RequestGivenUp,
+    ResultsIgnored,
+    RunMirrored,
     WorkerLost,
+    WorkTakenBack,
 )
 """The events that a tally is made of."""
 
@@ -34,14 +39,19 @@ COUNTED: tuple[type[RunEvent], ...] = (
 class RunTally:
     """See the module's docstring."""
 
-    reissued: int = 0
-    """Requests that wait again because their worker was lost or let its lease expire."""
-    late_results: int = 0
-    """Results that came without a valid lease, and did not count."""
+    handed_on: int = 0
+    """Requests that went to another worker, since the first was lost or did not say in time that it
+    still worked on them."""
+    results_ignored: int = 0
+    """Results that did not count, since the work had been taken back from who delivered them."""
     preemptions: int = 0
-    """Nodes that had notice, or were lost without."""
-    quarantined: list[str] = field(default_factory=list)
+    """Nodes that had notice, or were lost without; not those that another job got."""
+    given_up: list[str] = field(default_factory=list)
     """Ids of requests that were given up because every node that took them was lost."""
+    mirrored: int | None = None
+    """Iterations in the checkpoint that was copied to object storage last; None if none was."""
+    mirror_failures: int = 0
+    """Copies to object storage that failed."""
     _with_notice: set[str] = field(default_factory=set)
     """Nodes whose loss is counted already; a coordinator that comes back hears of their notice
     again."""
@@ -50,15 +60,20 @@ class RunTally:
         """Something happened; most events change nothing."""
         match event:
             case WorkerLost():
-                self.reissued += sum(event.requests_reissued.values())
-            case LeasesExpired():
-                self.reissued += event.items
-            case LateResults():
-                self.late_results += 1
-            case RequestQuarantined():
-                self.quarantined.append(event.request)
+                self.handed_on += sum(event.requests_handed_on.values())
+            case WorkTakenBack():
+                self.handed_on += event.items
+            case ResultsIgnored():
+                self.results_ignored += 1
+            case RequestGivenUp():
+                self.given_up.append(event.request)
+            case RunMirrored():
+                self.mirrored = event.iteration
+            case MirrorFailed():
+                self.mirror_failures += 1
             case NoticeReceived():
-                self.preemptions += event.node not in self._with_notice
+                is_new = event.node not in self._with_notice
+                self.preemptions += is_new and event.source != SHARING
                 self._with_notice.add(event.node)
             case NoticeWithdrawn():
                 self._with_notice.discard(event.node)

@@ -142,6 +142,8 @@ class HasFailed:
     """Others were out of reach: new ranks may be able to."""
     lost_state: bool
     """The state that it was to begin from cannot be had any more."""
+    traceback: str = ""
+    """Where a loss or a library raised."""
 
 
 Answer = Built | HasTrained | HasPublished | HasSaved | HasExported | HasFailed

@@ -76,9 +76,12 @@ from spotlight.record.run_events import (
     TrainersBuilt,
     TrainersFound,
     TrainersLost,
+    TrainingFailed,
 )
 from spotlight.types import StoreEndpoint
 
+SEE_TRAINING = "see events.jsonl, which has the traceback"
+"""Where a job that ends for an error of its trainers leaves what went wrong."""
 MOST_RECOVERIES = 3
 """How often in a row trainers are replaced without a trained iteration: a job whose training ends
 every process that does it must end, too."""
@@ -232,10 +235,13 @@ class TrainerMachine(Generic[RankT]):
         silent = [rank for rank in self.there if rank.epoch in self._silent]
         if silent:
             names = ", ".join(rank.name for rank in silent)
-            left = all(rank.node in self._announced for rank in silent)
-            why = "has left after a notice" if left else "is out of reach"
+            if all(rank.node in self._announced for rank in silent):
+                return (
+                    f"{names} trains on, though its node has left after a notice; others take over"
+                    " when its machine is gone"
+                )
             return (
-                f"{names} trains, and its node {why}; others take over when"
+                f"{names} trains, and its node is out of reach; others take over when"
                 f" nothing was heard of the trainer itself for {self.patience_s:g} s"
             )
         if not self.there:
@@ -342,14 +348,16 @@ class TrainerMachine(Generic[RankT]):
     def out_of_reach(
         self, node: str, reason: str, now: float, *, announced: bool
     ) -> list[Instruction]:
-        """A node is out of reach, or (`announced`) has left after a notice; its ranks may be
-        well."""
+        """A node is out of reach, or (`announced`) has left after a notice; its ranks may be well,
+        and of those of one that left nothing else is to be expected."""
         self._announced.discard(node)
         if announced:
             self._announced.add(node)
         silent = [rank for rank in self.there if rank.node == node]
         for rank in silent:
             self._silent.setdefault(rank.epoch, now)
+        if announced:
+            return []
         return [
             Note(TrainerOutOfReach(worker=rank.name, reason=reason, patience_s=self.patience_s))
             for rank in silent
@@ -554,8 +562,13 @@ class TrainerMachine(Generic[RankT]):
 
     def _fail(self, rank: int, failed: HasFailed) -> list[Instruction]:
         problem = f"trainer rank {rank}: {failed.error}"
+        worker, error = self.ranks[rank].name, failed.error
+        note = Note(TrainingFailed(worker=worker, error=error, traceback=failed.traceback))
         forget: list[Instruction] = [ForgetState()] if failed.lost_state else []
-        return [*forget, RecoverLater(problem) if failed.lost_others else Fail(problem)]
+        if failed.lost_others:
+            return [note, *forget, RecoverLater(problem)]
+        where = f"; {SEE_TRAINING}" if failed.traceback else ""
+        return [note, *forget, Fail(f"{problem}{where}")]
 
     def _built(self, rank: int) -> list[Instruction]:
         if not self._is_last(Start, self.term, rank):

@@ -31,6 +31,7 @@ from spotlight.own_classes import require_class
 from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
+from spotlight.preflight.starts import find_start
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
 from spotlight.rewards.plugins import check_plugin
@@ -122,10 +123,13 @@ def check(
 
 def settled(job: JobSpec, files: JobFiles) -> JobSpec:
     """The job with what is left to its files: the commit that a checkpoint of the hub means now,
-    and how many tokens its prompts are padded to. So all its workers do the same, also when it is
-    resumed. Raises `CheckpointError`.
+    the iteration of the run that it begins with, and how many tokens its prompts are padded to. So
+    all its workers do the same, also when it is resumed. Raises `CheckpointError`, or `JobError` of
+    `model.start`.
     """
     model = msgspec.structs.replace(job.model, checkpoint=pinned(job.model.checkpoint))
+    if model.start:
+        model = msgspec.structs.replace(model, start=find_start(model).name)
     job = msgspec.structs.replace(job, model=model)
     if job.sampler.text_tokens is not None:
         return job
@@ -146,6 +150,10 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
             "model.checkpoint",
             f"`{name}` may mean another checkpoint tomorrow, or on another node; now it means"
             f" `{kept}`: name that",
+        )
+    if work.model.start:
+        raise JobError(
+            "model.start", "is for jobs; publish the weights that the session is to begin with"
         )
     checkpoint = inspect_checkpoint(work.model)
     _check_size_and_degree(work.sampler, checkpoint)

@@ -10,11 +10,13 @@ from typing import Any, Union
 
 import msgspec
 
+from spotlight.record.former_events import as_today, event_today, has_former_names
 from spotlight.record.run_event_base import RunEvent as RunEvent
 from spotlight.record.trainer_events import TrainerOutOfReach as TrainerOutOfReach
 from spotlight.record.trainer_events import TrainersBuilt as TrainersBuilt
 from spotlight.record.trainer_events import TrainersFound as TrainersFound
 from spotlight.record.trainer_events import TrainersLost as TrainersLost
+from spotlight.record.trainer_events import TrainingFailed as TrainingFailed
 from spotlight.types import WorkerState
 
 # --- the job ---
@@ -29,6 +31,31 @@ class RunStarted(RunEvent, frozen=True, kw_only=True, tag="run_started"):
     """The first iteration that is not complete yet; None for the first start of the run."""
     term: int = 0
     """How often the journal of the run had been opened by then; 0 in older records."""
+
+
+class SegmentBegan(RunEvent, frozen=True, kw_only=True, tag="segment_began"):
+    """The run goes on with other settings, or with another version of Spotlight, from here on."""
+
+    number: int
+    """The number of the segment, counted from 1."""
+    iteration: int
+    """Its first iteration, counted from 0."""
+    changes: tuple[str, ...] = ()
+    """The settings that differ from those of the segment before, each as `path: before -> after`.
+    """
+    version: str = ""
+    """The version of Spotlight that began the segment."""
+    source: str = ""
+    """The run and the iteration that it was forked from; empty if it continues its own run."""
+
+
+class WeightsTaken(RunEvent, frozen=True, kw_only=True, tag="weights_taken"):
+    """The run begins with weights that were trained before."""
+
+    source: str
+    """Where they come from, as `model.start` says it."""
+    score: float | None = None
+    """The validation score that they had in the run that they are from; None if it is not known."""
 
 
 class JournalTailDropped(RunEvent, frozen=True, kw_only=True, tag="journal_tail_dropped"):
@@ -54,6 +81,11 @@ class PhaseBegan(RunEvent, frozen=True, kw_only=True, tag="phase"):
     """Name of the phase, such as rollout or train."""
     iteration: int = 0
     """Number of completed iterations."""
+
+
+class TimePassed(RunEvent, frozen=True, kw_only=True, tag="time_passed"):
+    """Nothing else was written for a while: a run that is continued goes on counting time from
+    here."""
 
 
 class WeightsPublished(RunEvent, frozen=True, kw_only=True, tag="weights_published"):
@@ -91,7 +123,7 @@ class MirrorFailed(RunEvent, frozen=True, kw_only=True, tag="mirror_failed"):
     iteration: int
     """Number of completed iterations in the checkpoint that was to be copied."""
     failures: int
-    """How often a copy has failed since the coordinator began with the run."""
+    """How many copies of the run have failed, including this one."""
     retry_s: float
     """Seconds until the next attempt."""
     reason: str
@@ -119,6 +151,8 @@ class CallbackTrouble(RunEvent, frozen=True, kw_only=True, tag="callback_trouble
     slow."""
     error: str = ""
     """The last error."""
+    traceback: str = ""
+    """Where the callback raised it; empty if it raised none."""
 
 
 class GroupDropped(RunEvent, frozen=True, kw_only=True, tag="group_dropped"):
@@ -174,6 +208,16 @@ class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_r
     """Number of probes behind `tau`; older ones count less."""
     realised: float = 0.0
     """Previews promise a gain in spread; the share of it that the samples had."""
+
+
+class SamplesOutdated(RunEvent, frozen=True, kw_only=True, tag="samples_outdated"):
+    """Newer weights were published before the samples of an iteration were there, so these can
+    never be made. This must not happen."""
+
+    iteration: int
+    """The iteration that lacks them."""
+    samples: int
+    """How many samples it lacks."""
 
 
 class SamplesRegenerated(RunEvent, frozen=True, kw_only=True, tag="samples_regenerated"):
@@ -302,7 +346,7 @@ class WorkerFailed(RunEvent, frozen=True, kw_only=True, tag="worker_failed"):
     """Whether no other process is started."""
 
 
-class WorkerQuarantined(RunEvent, frozen=True, kw_only=True, tag="worker_quarantined"):
+class WorkerIsSick(RunEvent, frozen=True, kw_only=True, tag="worker_is_sick"):
     """A worker fails what others can do, so it gets nothing more, and its process is ended. Its
     failures count against no request."""
 
@@ -323,30 +367,32 @@ class WorkerLost(RunEvent, frozen=True, kw_only=True, tag="worker_lost"):
     """The pool of its node: reserved or spot."""
     reason: str = ""
     """Why the worker is gone."""
-    requests_reissued: dict[str, int] = msgspec.field(default_factory=dict)
-    """How many requests of the worker wait again, by their kind."""
+    requests_handed_on: dict[str, int] = msgspec.field(default_factory=dict)
+    """How many requests of the worker wait for another one, by their kind."""
 
 
 # --- requests ---
 
 
-class LeasesExpired(RunEvent, frozen=True, kw_only=True, tag="leases_expired"):
-    """Workers did not renew their leases, and others take over their requests."""
+class WorkTakenBack(RunEvent, frozen=True, kw_only=True, tag="work_taken_back"):
+    """Workers did not say in time that they still work on their requests, and others take these
+    over."""
 
     items: int
     """Number of requests that wait again."""
 
 
-class LateResults(RunEvent, frozen=True, kw_only=True, tag="late_results"):
-    """A worker delivered or returned a batch without a valid lease; it does not count."""
+class ResultsIgnored(RunEvent, frozen=True, kw_only=True, tag="results_ignored"):
+    """A worker delivered or returned a batch that had been taken back from it; it does not
+    count."""
 
     worker: str
     """Name of the worker."""
     lease: int
-    """Number of the lease that the worker named."""
+    """The number under which the worker had been given the batch."""
 
 
-class RequestQuarantined(RunEvent, frozen=True, kw_only=True, tag="request_quarantined"):
+class RequestGivenUp(RunEvent, frozen=True, kw_only=True, tag="request_given_up"):
     """Every node that took a request was lost, so the request is given up."""
 
     request: str
@@ -386,7 +432,15 @@ _KINDS = sorted(RunEvent.__subclasses__(), key=lambda kind: kind.__module__ != _
 """The kinds of events in the order in which people read of them; those of trainers come last."""
 EVENTS: dict[str, type[RunEvent]] = {str(kind.__struct_config__.tag): kind for kind in _KINDS}
 """The types by the names of their events."""
-_DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(Union[tuple(EVENTS.values())])  # noqa: UP007
+
+
+class _Named(msgspec.Struct, frozen=True):
+    event: str
+
+
+_NAMED = msgspec.json.Decoder(_Named)
+_ANY: Any = Union[tuple(EVENTS.values())]  # noqa: UP007
+_DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(_ANY)
 
 
 def encode_event(event: RunEvent, time_s: float) -> dict[str, Any]:
@@ -394,6 +448,15 @@ def encode_event(event: RunEvent, time_s: float) -> dict[str, Any]:
     return {"time_s": time_s, "event": event.name, **event.fields()}
 
 
+def name_of(line: bytes) -> str:
+    """The name of the event of a line; raises `msgspec.MsgspecError` for one that has none."""
+    return event_today(_NAMED.decode(line).event)
+
+
 def decode_event(line: bytes) -> RunEvent:
-    """The event of a line that this Spotlight wrote; raises `msgspec.MsgspecError` for others."""
+    """The event of a line that this Spotlight wrote, or an earlier one; raises
+    `msgspec.MsgspecError` for others."""
+    if has_former_names(line):
+        event: RunEvent = msgspec.convert(as_today(msgspec.json.decode(line, type=dict)), _ANY)
+        return event
     return _DECODER.decode(line)

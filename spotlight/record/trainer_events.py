@@ -27,8 +27,8 @@ class TrainersBuilt(RunEvent, frozen=True, kw_only=True, tag="trainers_built"):
 
 
 class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of_reach"):
-    """The node of a trainer rank is out of reach, or has left after a notice; the rank itself may
-    still run, and then it trains on."""
+    """The node of a trainer rank is out of reach; the rank itself may still run, and then it trains
+    on."""
 
     worker: str
     """Name of the worker that trains."""
@@ -36,6 +36,17 @@ class TrainerOutOfReach(RunEvent, frozen=True, kw_only=True, tag="trainer_out_of
     """Why its node is not there."""
     patience_s: float
     """Seconds without an answer of the rank itself after which other workers take over."""
+
+
+class TrainingFailed(RunEvent, frozen=True, kw_only=True, tag="training_failed"):
+    """A trainer could not do what it was told to."""
+
+    worker: str
+    """Name of the worker that trains."""
+    error: str
+    """What went wrong."""
+    traceback: str = ""
+    """Where a loss of the user's own, or a library, raised; empty if none did."""
 
 
 class TrainersLost(RunEvent, frozen=True, kw_only=True, tag="trainers_lost"):

@@ -11,10 +11,9 @@ from spotlight.record.run_events import (
     CheckpointSaved,
     ExplorationReduced,
     GroupDropped,
-    LateResults,
-    LeasesExpired,
     NodeJoined,
     NodeLost,
+    ResultsIgnored,
     RewardFell,
     RewardsFlat,
     RunEvent,
@@ -22,7 +21,10 @@ from spotlight.record.run_events import (
     RunStarted,
     SamplesRegenerated,
     ScorerFailed,
+    SegmentBegan,
+    WeightsTaken,
     WorkerLost,
+    WorkTakenBack,
 )
 
 NONE = "\N{EN DASH}"
@@ -99,17 +101,24 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case RunStarted(resumed_from_iteration=iteration):
             where = "the beginning" if iteration is None else f"iteration {iteration}"
             return "Run resumed", f"from {where}", False
+        case SegmentBegan(number=number, iteration=iteration, changes=changes):
+            how = f"{'; '.join(changes) or 'the same settings'} (Spotlight {event.version})"
+            after = f", forked from {event.source}" if event.source else ""
+            return "Segment began", f"{number}, with iteration {iteration}{after}: {how}", False
+        case WeightsTaken(source=source, score=before):
+            had = "" if before is None else f", which had a validation score of {score(before)}"
+            return "Weights taken", f"from {source}{had}", False
         case NodeLost(node=node, pool=pool, reason=reason):
             return "Node lost", f"{node} ({pool or NONE}): {reason or NONE}", True
-        case WorkerLost(worker=worker, reason=reason, requests_reissued=kinds):
-            again = reissued(sum(kinds.values())) if any(kinds.values()) else ""
+        case WorkerLost(worker=worker, reason=reason, requests_handed_on=kinds):
+            again = handed_on(sum(kinds.values())) if any(kinds.values()) else ""
             return "Worker lost", f"{worker}: {reason or NONE}{again and '; '}{again}", True
         case NodeJoined(node=node, pool=pool):
             return "Node joined", f"{node} ({pool})", False
-        case LeasesExpired(items=items):
-            return "Leases expired", reissued(items), False
-        case LateResults(worker=worker, lease=lease):
-            return "Late results", f"worker {worker}, lease {lease}", False
+        case WorkTakenBack(items=items):
+            return "Work taken back", handed_on(items), False
+        case ResultsIgnored(worker=worker):
+            return "Results ignored", f"{worker}: the work had been taken back from it", False
         case ScorerFailed(worker=worker, request=request, error=error):
             return "Scorer failed", f"{worker or NONE}, request {request}: {error}", True
         case GroupDropped(iteration=iteration, prompt=prompt, reason=reason):
@@ -135,6 +144,6 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
     return None
 
 
-def reissued(requests: int) -> str:
-    """`2 requests re-issued`."""
-    return f"{count(requests, 'request')} re-issued"
+def handed_on(requests: int) -> str:
+    """`2 requests handed to other workers`."""
+    return f"{count(requests, 'request')} handed to other workers"

@@ -11,12 +11,13 @@ import msgspec
 
 from spotlight.record.run_events import (
     GroupDropped,
-    LeasesExpired,
     ModelExported,
     NodeLost,
     RunFinished,
     RunStarted,
+    SegmentBegan,
     WorkerLost,
+    WorkTakenBack,
 )
 from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
 from spotlight.report.run_reading import RunHistory, read_run
@@ -89,10 +90,20 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "previews": sum(iteration.previews for iteration in run.iterations),
         "previews_late": sum(iteration.previews_late for iteration in run.iterations),
         "exploration_gain": msgspec.to_builtins(gain) if gain else None,
-        "requests_reissued": requests_reissued(run),
+        "requests_handed_on": requests_handed_on(run),
         "nodes_lost": len(run.events_of(NodeLost)),
         "groups_dropped": len(run.events_of(GroupDropped)),
         "resumptions": len(resumptions(run)),
+        "segments": [
+            {
+                "number": each.number,
+                "iteration": each.iteration,
+                "changes": list(each.changes),
+                "version": each.version,
+                "source": each.source,
+            }
+            for each in run.events_of(SegmentBegan)
+        ],
         "pools": {
             pool: _times([lane for lane in workers if lane.pool == pool])
             for pool in dict.fromkeys(lane.pool for lane in workers)
@@ -169,10 +180,11 @@ def exploration_gain(run: RunHistory) -> Gain | None:
     )
 
 
-def requests_reissued(run: RunHistory) -> int:
-    """Requests that were given out again because their worker was lost or let its lease expire."""
-    lost = sum(sum(event.requests_reissued.values()) for event in run.events_of(WorkerLost))
-    return lost + sum(event.items for event in run.events_of(LeasesExpired))
+def requests_handed_on(run: RunHistory) -> int:
+    """Requests that went to another worker, since the first was lost or did not say in time that it
+    still worked on them."""
+    lost = sum(sum(event.requests_handed_on.values()) for event in run.events_of(WorkerLost))
+    return lost + sum(event.items for event in run.events_of(WorkTakenBack))
 
 
 def outcome(run: RunHistory) -> tuple[str, str]:

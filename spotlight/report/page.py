@@ -184,6 +184,7 @@ tr + tr td { border-top: 1px solid var(--grid); }
 td:first-child, th:first-child { text-align: right; width: 76px; color: var(--soft); }
 td:nth-child(2) { white-space: nowrap; } td.bad { color: var(--bad); font-weight: 550; }
 td:last-child { overflow-wrap: anywhere; }
+.plain td:first-child, .plain th:first-child { text-align: left; width: auto; }
 details { margin-top: 64px; border-top: 1px solid var(--rule); padding-top: 20px; }
 summary { cursor: pointer; font-size: 20px; font-weight: 620; letter-spacing: -0.01em; }
 pre { font-size: 13px; line-height: 1.6; overflow-x: auto; padding: 20px 24px;

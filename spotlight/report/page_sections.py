@@ -79,7 +79,7 @@ def _tiles(run: RunHistory, summary: dict[str, Any]) -> Iterable[str]:
     yield _tile(
         "Nodes lost",
         formatting.number(summary["nodes_lost"]),
-        formatting.reissued(summary["requests_reissued"]),
+        formatting.handed_on(summary["requests_handed_on"]),
     )
 
 

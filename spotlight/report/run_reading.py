@@ -15,19 +15,20 @@ from __future__ import annotations
 import heapq
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
-from spotlight.files import open_file, read_text
+from spotlight.files import read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
-from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, WorkerStateBegan
+from spotlight.record.former_events import as_today
+from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, TimePassed, WorkerStateBegan
 from spotlight.record.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
+from spotlight.store.record_files import METRICS, NEWEST, Line, event_lines, metrics_lines
 
-_EVENTS = "events.jsonl"
 _STATE = b"worker_state"
 _STATE_DECODER = msgspec.json.Decoder(WorkerStateBegan)
 _WINDOW = 4096
@@ -60,11 +61,11 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     validations: tuple[ValidationMetrics, ...]
     phases: tuple[PhaseBegan, ...]
     events: tuple[RunEvent, ...]
-    """All that this Spotlight knows, but phases and the states of workers."""
+    """All that this Spotlight knows, but phases, the states of workers and that time passed."""
     last_event_s: float
     """When the last event was, of any kind."""
     events_end: int
-    """The byte of events.jsonl up to which it was read."""
+    """The byte up to which the text of events was read."""
     galleries: tuple[Gallery, ...]
     """The galleries of the first and of the latest validated weights version, as far as they are
     there."""
@@ -94,7 +95,7 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
         yield from (event for _, _, event in sorted(window))
 
     def _states_as_written(self) -> Iterator[WorkerStateBegan]:
-        for line in _lines(self.folder / _EVENTS, self.events_end):
+        for line in event_lines(self.folder, self.events_end):
             if _STATE not in line.text:
                 continue
             try:
@@ -122,7 +123,7 @@ def read_run(folder: Path) -> RunHistory:
         raise RunFolderError(f"{folder / 'config.yaml'}: is not a job: {error}") from error
     iterations: dict[int, IterationMetrics] = {}
     validations: dict[int, ValidationMetrics] = {}
-    for where, line, _ in _json_lines(folder / "metrics.jsonl", notes):
+    for where, line, _ in _json_lines(metrics_lines(folder), METRICS, notes):
         kind = line.get("kind")
         if kind == "iteration":
             iteration = _convert(line, IterationMetrics, where)
@@ -136,7 +137,8 @@ def read_run(folder: Path) -> RunHistory:
     phases: list[PhaseBegan] = []
     events: list[RunEvent] = []
     last_event_s, events_end = 0.0, 0
-    for where, line, end in _json_lines(folder / _EVENTS, notes):
+    for where, line, end in _json_lines(event_lines(folder), NEWEST, notes):
+        line = as_today(line)
         head = _convert(line, _EventHead, where)
         last_event_s, events_end = max(last_event_s, head.time_s), end
         if head.event not in EVENTS:
@@ -144,7 +146,7 @@ def read_run(folder: Path) -> RunHistory:
         event = _convert(line, EVENTS[head.event], where)
         if isinstance(event, PhaseBegan):
             phases.append(event)
-        elif not isinstance(event, WorkerStateBegan):
+        elif not isinstance(event, WorkerStateBegan | TimePassed):
             events.append(event)
     return RunHistory(
         folder=folder,
@@ -172,33 +174,11 @@ def _read_config(path: Path) -> str:
         raise RunFolderError(f"{path}: {error.problem}; give the folder of a run") from error
 
 
-class _Line(NamedTuple):
-    where: str
-    """`file, line n`."""
-    text: bytes
-    end: int
-    """Where the line ends in the file."""
-
-
-def _lines(path: Path, end: int | None = None) -> Iterator[_Line]:
-    """Of a file up to a byte, one by one; none when the file is not there yet."""
-    if not path.exists():
-        return
-    try:
-        with open_file(path) as file:  # it may grow meanwhile
-            position = 0
-            for number, text in enumerate(file, start=1):
-                position += len(text)
-                if end is not None and position > end:
-                    return
-                yield _Line(f"{path}, line {number}", text, position)
-    except UnreadableFile as error:
-        raise RunFolderError(f"{path}: {error.problem}; give the folder of a run") from error
-
-
-def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _json_lines(
+    lines: Iterable[Line], name: str, notes: list[str]
+) -> Iterator[tuple[str, dict[str, Any], int]]:
     """(`file, line n`, object, end) of each line that says something."""
-    for line in _lines(path):
+    for line in lines:
         if not line.text.strip():
             continue
         try:
@@ -206,12 +186,12 @@ def _json_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, A
         except RunFolderError:
             if line.text.endswith(b"\n"):
                 raise
-            notes.append(f"{path.name}: the last line is torn and was left out")
+            notes.append(f"{name}: the last line is torn and was left out")
         else:
             yield line.where, value, line.end
 
 
-def _json_object(line: _Line) -> dict[str, Any]:
+def _json_object(line: Line) -> dict[str, Any]:
     try:
         value = json.loads(line.text)
     except (ValueError, RecursionError) as error:

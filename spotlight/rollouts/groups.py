@@ -154,7 +154,7 @@ class Usage:
     previews: int
     resumed: int
     """How many of both went on from steps that another worker had taken."""
-    reissued: int
+    handed_on: int
     """Requests that were given to another worker, since the first was lost or too slow."""
     failed: int
     worker_seconds: Mapping[str, Mapping[str, float]]

@@ -293,7 +293,7 @@ class Rollouts:
             fleet.samples,
             fleet.previews,
             fleet.resumed,
-            fleet.reissued,
+            fleet.handed_on,
             fleet.failed,
             {use.pool: dict(use.seconds) for use in fleet.pools},
         )

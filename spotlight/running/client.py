@@ -6,16 +6,22 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from spotlight.actors.protocol import (
+    Acknowledged,
     CancelJob,
     CancelRefused,
+    ConsentNeeded,
+    DrainNode,
     GetStatus,
     JobAccepted,
+    JobList,
     JobRefused,
     JobStatus,
+    JobUnknown,
+    ListJobs,
     NodeUnknown,
     PreemptNode,
     SubmitJob,
@@ -33,7 +39,13 @@ from spotlight.actors.protocol.door import (
 )
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
-from spotlight.errors import NotAllowed, RequestRefused
+from spotlight.errors import (
+    ConsentMissing,
+    NotAllowed,
+    RequestRefused,
+    UnknownJob,
+    UnknownNode,
+)
 from spotlight.jobs import JobSpec
 from spotlight.join_token import JoinToken
 from spotlight.running.join_option import transport_of
@@ -56,44 +68,62 @@ class CoordinatorClient:
         self._coordinator = coordinator
         self._door = system.well_known(coordinator.address, "door")
 
-    async def submit(self, job: JobSpec, run_folder: str, *, resume: bool) -> JobAccepted:
-        """Start a job; raises `RequestRefused` with the coordinator's reason."""
-        message = SubmitJob(job, run_folder, resume)
+    async def submit(
+        self,
+        job: JobSpec,
+        run_folder: str,
+        *,
+        resume: bool,
+        changes: Sequence[str] = (),
+        weight: float = 1.0,
+        priority: int = 0,
+    ) -> JobAccepted:
+        """Put a job into the queue, or a run that goes on, whose job has `changes` then; raises
+        `RequestRefused` with the coordinator's reason."""
+        message = SubmitJob(job, run_folder, resume, weight, priority, tuple(changes))
         answer = await self._system.ask(self._coordinator, message, timeout_s=self._submit_limit_s)
         if isinstance(answer, JobRefused):
             raise RequestRefused(answer.reason)
         assert isinstance(answer, JobAccepted)
         return answer
 
-    async def status(self, *, timeout_s: float = _LIMIT_S) -> JobStatus:
-        """Progress now."""
-        answer = await self._system.ask(self._coordinator, GetStatus(), timeout_s=timeout_s)
-        assert isinstance(answer, JobStatus)
+    async def jobs(self, *, timeout_s: float = _LIMIT_S) -> JobList:
+        """All jobs and sessions that have not ended, and the latest of the others."""
+        answer = await self._system.ask(self._coordinator, ListJobs(), timeout_s=timeout_s)
+        assert isinstance(answer, JobList)
         return answer
+
+    async def status(self, job: str = "", *, timeout_s: float = _LIMIT_S) -> JobStatus:
+        """How a job is now, by its id or name; without one, that which runs for the longest, or
+        else that which ended last. Raises `UnknownJob`."""
+        return await self._ask_of_job(GetStatus(job), timeout_s)
 
     async def cancel(
-        self, *, reason: str = "cancelled by the user", timeout_s: float = _LIMIT_S
+        self,
+        job: str = "",
+        *,
+        reason: str = "cancelled by the user",
+        timeout_s: float = _LIMIT_S,
     ) -> JobStatus:
-        """End the job; returns the status before. Raises `RequestRefused` for that of somebody
-        else."""
-        message = CancelJob(reason)
-        answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
-        if isinstance(answer, CancelRefused):
-            raise RequestRefused(answer.reason)
-        assert isinstance(answer, JobStatus)
-        return answer
+        """End a job, by its id or name; without one, the only one that has not ended. Returns the
+        status before. Raises `UnknownJob`, and `RequestRefused` for that of somebody else."""
+        return await self._ask_of_job(CancelJob(job, reason), timeout_s)
 
-    async def preempt(self, node: str, notice_s: float, *, cancel: bool) -> None:
-        """Give a node notice; raises `RequestRefused` when there is no such node."""
-        message = PreemptNode(node, notice_s, cancel)
-        answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
-        if isinstance(answer, NodeUnknown):
-            there = ", ".join(answer.nodes) or "none"
-            raise RequestRefused(f"there is no node `{node}`; there are: {there}")
+    async def preempt(self, node: str, notice_s: float, *, cancel: bool, yes: bool = False) -> None:
+        """Give a node notice. Raises `UnknownNode`, and `ConsentMissing` if a job could not train
+        then and `yes` does not say that this is meant."""
+        await self._ask_of_node(PreemptNode(node, notice_s, cancel, yes))
 
-    async def new_token(self, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float) -> str:
+    async def drain(self, node: str, *, cancel: bool, yes: bool = False) -> None:
+        """Have a node give back its work and stay with nothing to do, or take that back. Raises as
+        `preempt` does."""
+        await self._ask_of_node(DrainNode(node, cancel, yes))
+
+    async def new_token(
+        self, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float, priority: int = 0
+    ) -> str:
         """Make a join token. Raises `RequestRefused`."""
-        answer = await self._ask_door(NewToken(role, pool, uses, ttl_s))
+        answer = await self._ask_door(NewToken(role, pool, uses, ttl_s, priority))
         assert isinstance(answer, TokenMade)
         return answer.token
 
@@ -126,6 +156,24 @@ class CoordinatorClient:
         assert isinstance(answer, NotEnrolled)
         return answer.reason if answer.token_ended else ""
 
+    async def _ask_of_job(self, message: GetStatus | CancelJob, timeout_s: float) -> JobStatus:
+        answer = await self._system.ask(self._coordinator, message, timeout_s=timeout_s)
+        if isinstance(answer, JobUnknown):
+            raise UnknownJob(answer.reason)
+        if isinstance(answer, CancelRefused):
+            raise RequestRefused(answer.reason)
+        assert isinstance(answer, JobStatus)
+        return answer
+
+    async def _ask_of_node(self, message: PreemptNode | DrainNode) -> None:
+        answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
+        if isinstance(answer, NodeUnknown):
+            there = ", ".join(answer.nodes) or "none"
+            raise UnknownNode(f"there is no node `{message.node}`; there are: {there}")
+        if isinstance(answer, ConsentNeeded):
+            raise ConsentMissing(answer.reason)
+        assert isinstance(answer, Acknowledged)
+
     async def _ask_door(self, message: Message) -> Message:
         answer = await self._system.ask(self._door, message, timeout_s=_LIMIT_S)
         if isinstance(answer, NotEnrolled):
@@ -147,53 +195,13 @@ async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
         await system.aclose()
 
 
-async def submit_job(
-    join: JoinToken, job: JobSpec, run_folder: str, *, resume: bool
-) -> JobAccepted:
-    """One submission."""
-    async with connect(join) as client:
-        return await client.submit(job, run_folder, resume=resume)
-
-
 async def get_status(join: JoinToken) -> JobStatus:
     """One look."""
     async with connect(join) as client:
         return await client.status()
 
 
-async def cancel_job(join: JoinToken) -> JobStatus:
-    """One cancellation."""
-    async with connect(join) as client:
-        return await client.cancel()
-
-
-async def preempt_node(join: JoinToken, node: str, notice_s: float, *, cancel: bool) -> None:
-    """One notice."""
-    async with connect(join) as client:
-        await client.preempt(node, notice_s, cancel=cancel)
-
-
 async def end_of_token(join: JoinToken) -> str:
     """How a token has ended, in a line that says what to do; empty if it has not."""
     async with connect(join) as client:
         return await client.end_of(join)
-
-
-async def make_token(
-    join: JoinToken, role: TokenRole, pool: Pool | None, uses: int, ttl_s: float
-) -> str:
-    """One join token."""
-    async with connect(join) as client:
-        return await client.new_token(role, pool, uses, ttl_s)
-
-
-async def revoke_access(join: JoinToken, name: str) -> AccessRevoked:
-    """One revocation."""
-    async with connect(join) as client:
-        return await client.revoke(name)
-
-
-async def get_guests(join: JoinToken) -> GuestList:
-    """One look at the door."""
-    async with connect(join) as client:
-        return await client.guests()

@@ -25,6 +25,11 @@ _RUNS = Path("runs")
 _FILE = "@"
 
 
+def is_given(given: str, runs: Path = _RUNS) -> bool:
+    """Whether there is a token at all, given, in the environment or in the folder of the runs."""
+    return bool(given or os.environ.get(VARIABLE)) or os.path.lexists(runs / OPERATOR_TOKEN)
+
+
 def resolve(option: str, given: str) -> JoinToken:
     """The token that was given as text or as `@FILE`; else that of the environment, else that of
     `runs/operator.token` below the working folder.

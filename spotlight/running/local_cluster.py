@@ -27,8 +27,9 @@ from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.permissions import Permissions
 from spotlight.running.handed_keys import CoordinatorKeys, KnownNode, NodeKeys
 from spotlight.running.worker_template import worker_template
+from spotlight.store import job_queue
 from spotlight.store.memory_folder import remove_leftovers
-from spotlight.store.runs_folder import RunsFolder, locked
+from spotlight.store.runs_folder import locked
 from spotlight.store.secret_files import write_secret_file
 from spotlight.transport.control.keys import KeyPair, place_of
 
@@ -130,7 +131,7 @@ async def _daemons(
     address_file = logs / "coordinator.address"
     with locked(logs):
         address_file.unlink(missing_ok=True)
-        RunsFolder(logs).end()  # whoever starts the cluster says what it goes on with
+        job_queue.discard(logs)  # whoever starts the cluster says what it goes on with
     own, secret = KeyPair.new(), secrets.token_bytes(SECRET_BYTES)
     names = _node_names(pools)
     pairs = {name: KeyPair.new() for name in names}

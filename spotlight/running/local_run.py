@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -75,8 +76,10 @@ async def run_local_job(
     *,
     places: LocalPlaces,
     resume: bool,
+    changes: Sequence[str] = (),
 ) -> JobStatus | None:
-    """Run a job that was checked, in a folder whose `logs` are there, to its end.
+    """Run a job that was checked, in a folder whose `logs` are there, to its end. When a run goes
+    on, it is its job with `changes`.
 
     Returns its last status; None if it was stopped while the coordinator did not answer. Raises
     `UserError` when the coordinator refuses the job, cannot be started, or is lost for good. When
@@ -89,7 +92,7 @@ async def run_local_job(
         connect(cluster.join) as client,
     ):
         try:
-            await client.submit(job, str(folder), resume=resume)
+            await client.submit(job, str(folder), resume=resume, changes=changes)
         except ActorError as error:
             log = folder / "logs" / "coordinator.log"
             raise UserError(

@@ -15,6 +15,7 @@ import msgspec
 
 from spotlight.record.run_events import decode_event
 from spotlight.record.run_metrics import IterationMetrics, decode_metrics, further_metrics
+from spotlight.store.record_files import METRICS, read_whole_events
 from spotlight.trackers import IterationRecord, RunRecords
 
 _AT_ONCE = 1024 * 1024
@@ -30,9 +31,9 @@ class RecordFollower:
     """
 
     def __init__(self, run: Path, put: Callable[[RunRecords], None]) -> None:
-        self._files = [
-            _Lines(run / "metrics.jsonl", _metrics_record),
-            _Lines(run / "events.jsonl", decode_event),
+        self._files: list[_Metrics | _Events] = [
+            _Metrics(run / METRICS),
+            _Events(run),
         ]
         self._put = put
         while self._read():
@@ -49,12 +50,25 @@ class RecordFollower:
         return [record for file in self._files for record in file.new()]
 
 
-class _Lines:
-    """The lines of one file."""
+class _Events:
+    """The events, to which lines are only added."""
 
-    def __init__(self, path: Path, decode: Callable[[bytes], RunRecords]) -> None:
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._end = 0
+
+    def new(self) -> list[RunRecords]:
+        """Events of whole lines that were not given yet; none of a line that cannot be read."""
+        whole = read_whole_events(self._run, self._end, _AT_ONCE)
+        self._end += len(whole)
+        return [event for line in whole.split(b"\n") for event in _decoded(decode_event, line)]
+
+
+class _Metrics:
+    """The metrics, whose file may be replaced."""
+
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._decode = decode
         self._inode = 0
         self._end = 0
         self._known: set[int] = set()
@@ -73,15 +87,16 @@ class _Lines:
             return []
         whole = data[: data.rfind(b"\n") + 1]
         self._end += len(whole)
-        lines = [line for line in whole.splitlines() if hash(line) not in self._known]
+        lines = [line for line in whole.split(b"\n") if hash(line) not in self._known]
         self._known.update(map(hash, lines))
-        return [record for line in lines for record in self._decoded(line)]
+        return [record for line in lines for record in _decoded(_metrics_record, line)]
 
-    def _decoded(self, line: bytes) -> list[RunRecords]:
-        try:
-            return [self._decode(line)]
-        except msgspec.MsgspecError:  # a damaged line is the report's to tell
-            return []
+
+def _decoded(decode: Callable[[bytes], RunRecords], line: bytes) -> list[RunRecords]:
+    try:
+        return [decode(line)]
+    except msgspec.MsgspecError:  # a damaged line is the report's to tell
+        return []
 
 
 def _metrics_record(line: bytes) -> RunRecords:

@@ -16,6 +16,7 @@ from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, load_job
 from spotlight.preflight.checks import check, check_store
+from spotlight.preflight.starts import find_start
 from spotlight.record.run_events import CallbackTrouble
 from spotlight.report.metrics import read_run, summarise
 from spotlight.running.local_cluster import LocalPlaces
@@ -29,7 +30,7 @@ from spotlight.running.loop_thread import LoopThread
 from spotlight.running.record_follower import RecordFollower
 from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
-from spotlight.store.run_folder import next_run_folder, read_config
+from spotlight.store.run_folder import next_run_folder, read_continued
 from spotlight.trackers import Callback, CallbackThread, NamedCallback
 
 AnyPath = str | os.PathLike[str]
@@ -81,6 +82,7 @@ async def run(
     job: JobSpec | Mapping[str, Any] | AnyPath | None = None,
     *,
     resume: AnyPath | None = None,
+    changes: Sequence[str] = (),
     run_folder: AnyPath | None = None,
     store: AnyPath | None = None,
     mirror: str = "",
@@ -95,6 +97,7 @@ async def run(
         job: a `JobSpec`, the same as plain data (paths start at the working folder), or the path of
             a job file.
         resume: instead of a job, the folder of a run to go on with.
+        changes: what the job of that run says otherwise from here on, each `path=value`.
         run_folder: where a new run goes; `runs/NAME-NNN` by default.
         store: the folder in which nodes keep their copies of the weights, instead of shared memory.
         mirror: copies the run to this URL of object storage, as the option `--mirror` does.
@@ -109,7 +112,7 @@ async def run(
     if mirror:
         open_store("mirror", mirror)
     places = LocalPlaces(usable_base("store", Path(store) if store is not None else None), mirror)
-    spec, folder = await asyncio.to_thread(_prepare, job, resume, run_folder, places.store)
+    spec, folder = await asyncio.to_thread(_prepare, job, resume, changes, run_folder, places.store)
     stop = StopWish()
     named = [NamedCallback(_name(one), lambda one=one: one) for one in callbacks]  # type: ignore[misc]
     thread = CallbackThread(
@@ -121,7 +124,13 @@ async def run(
     observer = _Follow(follower, thread)
     try:
         last = await run_local_job(
-            spec, folder, observer, stop, places=places, resume=resume is not None
+            spec,
+            folder,
+            observer,
+            stop,
+            places=places,
+            resume=resume is not None,
+            changes=changes,
         )
     finally:
         with suppress(TimeoutError):  # what is left is counted as dropped
@@ -135,6 +144,7 @@ def run_blocking(
     job: JobSpec | Mapping[str, Any] | AnyPath | None = None,
     *,
     resume: AnyPath | None = None,
+    changes: Sequence[str] = (),
     run_folder: AnyPath | None = None,
     store: AnyPath | None = None,
     mirror: str = "",
@@ -146,6 +156,7 @@ def run_blocking(
             run(
                 job,
                 resume=resume,
+                changes=changes,
                 run_folder=run_folder,
                 store=store,
                 mirror=mirror,
@@ -179,15 +190,18 @@ class _Follow:
 def _prepare(
     job: JobSpec | Mapping[str, Any] | AnyPath | None,
     resume: AnyPath | None,
+    changes: Sequence[str],
     run_folder: AnyPath | None,
     store: Path | None,
 ) -> tuple[JobSpec, Path]:
     """The job, checked, and its folder, which is there."""
     if (job is None) == (resume is None) or (resume is not None and run_folder is not None):
         raise UserError("give either a job, perhaps with a run_folder, or a run folder to resume")
+    if changes and resume is None:
+        raise UserError("changes: are for a run that goes on; write them into the job")
     if resume is not None:
         folder = Path(resume).resolve()
-        spec = read_config(folder)
+        spec = read_continued(folder, changes)
     else:
         if isinstance(job, JobSpec):
             spec = job_from_data(msgspec.to_builtins(job))  # checks it, as a file is
@@ -198,6 +212,8 @@ def _prepare(
         wanted = Path(run_folder) if run_folder else next_run_folder(Path("runs"), spec.name)
         folder = wanted.resolve()
         check_new_folder(folder)
+        if spec.model.start:
+            find_start(spec.model)
     check_store(spec, check(spec, run_folder=folder), store)
     make_log_folder(folder / "logs")
     return spec, folder

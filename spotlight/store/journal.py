@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from spotlight import failpoints
-from spotlight.errors import JournalError
+from spotlight.errors import JournalError, JournalInUse, JournalUnwritable
 from spotlight.store import sqlite_journal
 from spotlight.store.journal_content import Content, Record, change, damaged, frame
 from spotlight.store.record_formats import brought_up
@@ -45,7 +45,10 @@ class Journal:
         """Bytes of the file, if it had been written anew when it was opened or was written anew
         last."""
         self._has_begun = False
-        self._refusal = ""
+        self.was_taken_over = False
+        """It was read from a journal of 0.1.0 just now."""
+        self._refusal: JournalError | None = None
+        """Why it takes no more; None while it does."""
 
     @classmethod
     def open(cls, path: Path, owner: str, *, least_term: int = 0) -> Journal:
@@ -75,7 +78,7 @@ class Journal:
             with _explaining(path):
                 if journal._lock_file():
                     journal._load(owner)
-                elif former := sqlite_journal.files_of(path.parent):
+                elif path.name == NAME and (former := sqlite_journal.files_of(path.parent)):
                     journal._take_over(former[0], owner)
                 elif least_term:
                     raise damaged(path, "is lost")
@@ -110,13 +113,12 @@ class Journal:
         Raises `JournalError` if the disk refuses: nothing of the write is there then, and every
         later one is refused.
         """
-        if self._refusal:
-            raise JournalError(self._refusal)
+        self._require_writable()
         try:
             self._write(changes, tuple(drop))
         except OSError as error:
             self._refusal = _unwritable(self.path, error)
-            raise JournalError(self._refusal) from error
+            raise self._refusal from error
         failpoints.reach("journal.after_commit")
 
     def items(self, prefix: str = "") -> list[tuple[str, bytes]]:
@@ -139,8 +141,7 @@ class Journal:
 
         Raises `JournalError` if it takes no more.
         """
-        if self._refusal:
-            raise JournalError(self._refusal)
+        self._require_writable()
         return self._content.encoded(without)
 
     def close(self) -> None:
@@ -152,7 +153,8 @@ class Journal:
                     os.write(self._file, frame(change(self.term, {}, ()), self._content.nbytes))
             os.close(self._file)
             self._file = None
-        self._refusal = self._refusal or f"{self.path} is closed; open it again to write"
+        if self._refusal is None:
+            self._refusal = JournalError(f"{self.path} is closed", "open it again to write")
 
     # --- opening ---
 
@@ -176,8 +178,8 @@ class Journal:
         self._live_bytes = self._content.live_bytes
         if owner not in (None, self.owner):
             raise JournalError(
-                f"{self.path} belongs to the run {self.owner}, not to {owner}; put back the one of"
-                " this run, or give another --run-folder"
+                f"{self.path} belongs to the run {self.owner}, not to {owner}",
+                "put back the one of this run, or give another --run-folder",
             )
         torn = len(data) - self._content.nbytes
         if torn:
@@ -185,6 +187,7 @@ class Journal:
 
     def _take_over(self, database: Path, owner: str | None) -> None:
         former = sqlite_journal.read(database)
+        self.was_taken_over = True
         self._content.owner = owner or former.owner
         self._content.term = former.term
         self._content.records = {
@@ -204,6 +207,10 @@ class Journal:
 
     # --- writing ---
 
+    def _require_writable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal.with_traceback(None)
+
     def _write(self, changes: Mapping[str, bytes | None], drop: tuple[str, ...]) -> None:
         write = change(self.term, changes, drop)
         try:
@@ -213,7 +220,8 @@ class Journal:
             failpoints.reach("journal.commit")
             self._append(frame(write, self._content.nbytes))
         except BaseException:
-            self._refusal = f"{self.path}: a write was interrupted; continue with --resume"
+            problem = f"{self.path}: a write was interrupted"
+            self._refusal = JournalError(problem, "continue with --resume")
             raise
         self._content.apply(write)
 
@@ -251,17 +259,17 @@ class Journal:
         if self._file is not None:
             os.close(self._file)
         self._file, self._content.nbytes, self._live_bytes = file, len(data), len(data)
-        for former in sqlite_journal.files_of(self.path.parent):
-            former.unlink()
+        if self.path.name == NAME:
+            for former in sqlite_journal.files_of(self.path.parent):
+                former.unlink()
 
 
 def _lock(path: Path, file: int) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise JournalError(
-            f"{path} is in use by another coordinator; cancel that job first"
-        ) from error
+        problem = f"{path} is in use by another coordinator"
+        raise JournalInUse(problem, "cancel that job first") from error
 
 
 def _write_whole(file: int, data: bytes) -> None:
@@ -283,9 +291,11 @@ def _explaining(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise JournalError(_unwritable(path, error)) from error
+        raise _unwritable(path, error) from error
 
 
-def _unwritable(path: Path, error: OSError) -> str:
+def _unwritable(path: Path, error: OSError) -> JournalUnwritable:
     where, reason = error.filename or path, error.strerror or str(error)
-    return f"{where}: {reason}; free some space or repair the disk, then continue with --resume"
+    return JournalUnwritable(
+        f"{where}: {reason}", "free some space or repair the disk, then continue with --resume"
+    )

@@ -163,13 +163,13 @@ def frame(write: Write, at: int) -> bytes:
 
 def damaged(path: Path, problem: str) -> JournalError:
     """What is said of a journal that is not as it was written."""
-    return JournalError(f"{path} {problem}; put it back from a copy, {OR_ANEW}")
+    return JournalError(f"{path} {problem}", f"put it back from a copy, {OR_ANEW}")
 
 
 def _of_another_version(path: Path, problem: str, version: str) -> JournalError:
     return JournalError(
-        f"{path} was written by Spotlight {version}, and this is {__version__}: {problem}; resume"
-        f" with {version}, {OR_ANEW}"
+        f"{path} was written by Spotlight {version}, and this is {__version__}: {problem}",
+        f"resume with {version}, {OR_ANEW}",
     )
 
 

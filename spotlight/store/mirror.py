@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from spotlight.errors import MirrorError
+from spotlight.store import record_files
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder, checkpoint_path
@@ -29,11 +30,12 @@ from spotlight.store.run_folder import RunFolder, checkpoint_path
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 16 << 20
 FORMAT = 1
-_LINES = ("metrics.jsonl", "events.jsonl")
+_LINES = (record_files.METRICS, record_files.NEWEST)
 _SMALL = ("config.yaml", "step-times.json")
 _FOLDERS = ("validation", "export", "exports")
 PLACES = re.compile(
     r"config\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
+    rf"|{record_files.OLDER.pattern}"
     r"|(checkpoints|validation|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
 )
 """The paths that are copied; none of them leads out of the run folder."""
@@ -88,14 +90,12 @@ class Snapshot:
         self.completed = completed
         self._journal = folder.journal.image(forget)
         with ExitStack() as files:
-            self._checkpoints = {
-                # Open, since a later commit may delete it while it is copied.
+            checkpoints = (checkpoint_path(it) for it in folder.checkpoints() if it <= completed)
+            events = (path.name for path in record_files.older_files(folder.path))
+            self._large = {
+                # Open, since a later commit may delete a checkpoint while it is copied.
                 path: files.enter_context(folder.open_file(path))
-                for path in (
-                    checkpoint_path(number)
-                    for number in folder.checkpoints()
-                    if number <= completed
-                )
+                for path in (*checkpoints, *events)
             }
             self._lines = {
                 # As they are now: a journal that knows less than they say is taken for an old one.
@@ -114,9 +114,10 @@ class Snapshot:
         """Let go of the files that it holds open."""
         self._files.close()
 
-    def checkpoints(self) -> dict[str, BinaryIO]:
-        """By their paths in the run folder."""
-        return self._checkpoints
+    def large(self) -> dict[str, BinaryIO]:
+        """Checkpoints and events of earlier on, which do not change, by their paths in the run
+        folder."""
+        return self._large
 
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """The small files, by their paths."""
@@ -167,7 +168,7 @@ class Mirror:
         if self._there is None:
             self._there = self._store.sizes("files")
         before = dict(self._there)
-        files = [self._copy_file(path, file) for path, file in snapshot.checkpoints().items()]
+        files = [self._copy_file(path, file) for path, file in snapshot.large().items()]
         for path, place in snapshot.further():
             with open(place, "rb") as file:
                 files.append(self._copy_file(path, file))

@@ -23,8 +23,9 @@ from spotlight.store.mirror import (
     sha256_of,
 )
 from spotlight.store.object_store import ObjectStore
+from spotlight.store.record_files import METRICS, NEWEST
 
-_NEEDED = ("config.yaml", "metrics.jsonl", "events.jsonl")
+_NEEDED = ("config.yaml", METRICS, NEWEST)
 _JOURNALS = (journal.NAME, sqlite_journal.NAME)
 """One of them is needed, too: the later is of a run that 0.1.0 copied."""
 _TRIES = 5

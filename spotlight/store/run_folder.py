@@ -1,7 +1,8 @@
 """The run folder: everything that a run leaves behind, and what a resumed run starts from.
 
 Lines of `metrics.jsonl` and `events.jsonl` are appended whole or not at all; only a crash can leave
-a torn last line, which is dropped when the folder is opened again. `config.yaml` and
+a torn last line, which is dropped when the folder is opened again. Events go on in another file
+when theirs is large (`record_files`). `config.yaml` and
 `step-times.json` are replaced at once (write, fsync, rename). What a coordinator that comes back
 needs is in the folder's journal. One coordinator at a time: the folder is locked while it is open.
 An error of the file system is a `RunFolderError` that names the path; what was written before
@@ -11,9 +12,10 @@ The journal must be as new as the other files: one that is lost looks like a new
 would begin again from the start, with the numbers of leases that workers may still hold. Where the
 others say more than it can, the folder is not opened.
 
-A run is gone on with by later versions. `config.yaml` names the version that wrote it, and the run,
-as the journal does. The journal has the job as it was at the run's birth, and what it depends on
-must be the same whenever the run is gone on with (`jobs.resuming`).
+A run is gone on with by later versions, and with another job as far as what is there does not
+depend on it (`jobs.resuming`). `config.yaml` names the version that wrote it, and the run, as the
+journal does. The journal has the job as it was at the run's birth, and that of every segment
+(`segments`).
 """
 
 from __future__ import annotations
@@ -23,8 +25,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -35,12 +39,30 @@ from spotlight.errors import JobError, JournalError, RunFolderError, UnreadableF
 from spotlight.files import irregularity, read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_from_data, job_to_yaml, parse_job
 from spotlight.jobs.plain_yaml import read_yaml
-from spotlight.jobs.resuming import changed_field
+from spotlight.jobs.resuming import changed_field, job_with
 from spotlight.jobs.stamp import Stamp, stamp_of
-from spotlight.record.run_events import RunEvent, RunStarted, decode_event
+from spotlight.record.run_events import (
+    RunEvent,
+    RunStarted,
+    SegmentBegan,
+    decode_event,
+    name_of,
+)
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.store import record_files
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
+from spotlight.store.journal_content import OR_ANEW
+from spotlight.store.segments import (
+    JOB,
+    begun_at,
+    changes_of,
+    config_name,
+    job_of,
+    next_segment,
+    records_of,
+    segments_of,
+)
 
 _FILES = (
     ".lock",
@@ -51,8 +73,6 @@ _FILES = (
     "metrics.jsonl",
     "step-times.json",
 )
-JOB = "job"
-"""The journal's record of the job at the run's birth."""
 PROGRESS = "progress/"
 """Beginning of the journal's records of iterations: the number of those completed follows."""
 RECORDS_AHEAD = "records_ahead"
@@ -60,23 +80,21 @@ RECORDS_AHEAD = "records_ahead"
 more than it."""
 
 
-class _EventName(msgspec.Struct, frozen=True):
-    event: str
-
-
-_EVENT = msgspec.json.Decoder(_EventName)
-
-
 class RunFolder:
     """An open run folder. `close` releases the lock.
 
     Args:
+        job: with which the run begins, or goes on.
         run: its identity; empty for a run of 0.1.0, whose journal alone names one.
         files: owns what is open, the lock on the folder included.
+        saved: what config.yaml says, if that differs.
     """
 
-    def __init__(self, path: Path, job: JobSpec, run: str, files: ExitStack) -> None:
+    def __init__(
+        self, path: Path, job: JobSpec, run: str, files: ExitStack, saved: JobSpec | None = None
+    ) -> None:
         self.path = path
+        self._job = job
         self.journal = Journal.read(
             path / JOURNAL, owner=run or None, least_term=_recorded_term(path)
         )
@@ -84,13 +102,13 @@ class RunFolder:
         _require_as_new(path, self.journal)
         born = _job_at_birth(self.journal)
         if born is None:
-            self.journal.begin({JOB: msgspec.json.encode(job)})
-        else:
-            _require_same(path, born, job)
-            self.journal.begin()
-        _drop_torn_line(path / "events.jsonl")
+            _require_unedited(path, self.journal)
+        _require_same(path, born or saved or job, job)
+        _require_not_done(path, known_iterations(self.journal), job)
+        self.journal.begin({JOB: msgspec.json.encode(saved or job)} if born is None else {})
+        _drop_torn_line(path / record_files.NEWEST)
         self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
-        self._events = files.enter_context(_append_to(path / "events.jsonl"))
+        self._events = files.enter_context(_append_to(path / record_files.NEWEST))
         self._files = files.pop_all()
 
     @classmethod
@@ -112,23 +130,60 @@ class RunFolder:
             return cls(path, job, stamp.run, files)
 
     @classmethod
-    def reopen(cls, path: Path, job: JobSpec | None) -> tuple[RunFolder, JobSpec]:
-        """The folder of an interrupted run, with its job.
+    def reopen(
+        cls, path: Path, job: JobSpec | None, changes: Sequence[str] = ()
+    ) -> tuple[RunFolder, JobSpec]:
+        """The folder of a run that has ended, with the job that it goes on with: its own with
+        `changes` (see `job_with`), which are there to stay once a segment is begun.
 
-        A `job` that differs from the folder's own is refused.
+        A `job` that differs from that is refused.
         """
         with _explaining(path), ExitStack() as files:
             saved_job, run = read_config(path), _run_of(path)
             _require_files(path)
-            if job is not None and job != saved_job:
+            now = job_with(saved_job, changes)
+            if job not in (None, now):
                 raise RunFolderError(
                     f"{path} belongs to another job (its config.yaml differs); resume without a "
                     "job file, or give another --run-folder"
                 )
             files.enter_context(_lock(path))
-            folder = cls(path, saved_job, run, files)
+            folder = cls(path, now, run, files, saved_job)
             _rename_artifacts(path)
-            return folder, saved_job
+            return folder, now
+
+    def begin_segment(self) -> None:
+        """From now on the run has the job that the folder was opened with; a segment begins where
+        that, or the version of Spotlight, is another one."""
+        before = segments_of(self.journal)
+        segments = next_segment(before, self._job, known_iterations(self.journal))
+        if segments is None:
+            return
+        with _explaining(self.path):
+            for number, each in enumerate(before, start=1):
+                stamp = Stamp(version=each.version, run=self.journal.owner)
+                text = job_to_yaml(job_of(each), stamp)
+                replace_file(self.path / config_name(number), text.encode())
+            if before:
+                stamp = Stamp(version=__version__, run=self.journal.owner)
+                replace_file(self.path / "config.yaml", job_to_yaml(self._job, stamp).encode())
+        self.journal.write(records_of(segments))
+
+    def segments_begun(self) -> list[SegmentBegan]:
+        """An event of each segment that is not among the events yet; the first needs none."""
+        told = {one.number for one in self.events((SegmentBegan,)) if isinstance(one, SegmentBegan)}
+        segments = list(enumerate(segments_of(self.journal), start=1))
+        return [
+            SegmentBegan(
+                number=number,
+                iteration=after.first,
+                changes=changes_of(before, after),
+                version=after.version,
+                source=after.source,
+            )
+            for (_, before), (number, after) in pairwise(segments)
+            if number not in told
+        ]
 
     def metrics(self) -> list[IterationMetrics | ValidationMetrics]:
         """The lines of metrics.jsonl, in their order."""
@@ -138,19 +193,20 @@ class RunFolder:
         """Those of these kinds in events.jsonl, in their order. A line that cannot be read is left
         out: the report names it."""
         names = {str(kind.__struct_config__.tag) for kind in kinds}
-        with _explaining(self.path):
-            lines = _whole_lines(self.path / "events.jsonl")
         found = []
-        for line in lines:
+        for line in record_files.whole_event_lines(self.path):
             with suppress(msgspec.MsgspecError):
-                if _EVENT.decode(line).event in names:
+                if name_of(line) in names:
                     found.append(decode_event(line))
         return found
 
     def rewind(self, completed: int, validated: Collection[int]) -> None:
         """Drop the metrics and checkpoints of later iterations, and other validations: they will be
-        made again.
+        made again, in the last segment.
         """
+        segments = segments_of(self.journal)
+        if (again := begun_at(segments, completed)) != segments:
+            self.journal.write(records_of(again))
         metrics = self.path / "metrics.jsonl"
         with _explaining(metrics), _decoding(metrics):
             lines = _whole_lines(metrics)
@@ -165,10 +221,9 @@ class RunFolder:
 
     def last_time_s(self) -> float:
         """Run time at the last recorded event: a resumed run goes on counting from there."""
-        with _explaining(self.path):
-            lines = _whole_lines(self.path / "events.jsonl")
-        with _decoding(self.path / "events.jsonl"):
-            return float(json.loads(lines[-1])["time_s"]) if lines else 0.0
+        last = deque(record_files.whole_event_lines(self.path), maxlen=1)
+        with _decoding(self.path / record_files.NEWEST):
+            return float(json.loads(last[0])["time_s"]) if last else 0.0
 
     def record_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl and make it durable."""
@@ -177,13 +232,18 @@ class RunFolder:
             os.fsync(self._metrics.fileno())
 
     def record_event(self, event: Mapping[str, Any]) -> None:
-        """Append a line to events.jsonl."""
-        with _explaining(self.path / "events.jsonl"):
-            _append(self._events, event)
+        """Append a line to events.jsonl, and begin another file when it is large."""
+        newest = self.path / record_files.NEWEST
+        with _explaining(newest):
+            if _append(self._events, event) >= record_files.LARGEST:
+                os.fsync(self._events.fileno())
+                record_files.set_newest_aside(self.path)
+                with self._events:
+                    self._events = self._files.enter_context(_append_to(newest))
 
     def require_there(self) -> None:
         """Raise `RunFolderError` if somebody has deleted or moved the folder, or its events."""
-        events = self.path / "events.jsonl"
+        events = self.path / record_files.NEWEST
         try:
             if os.path.samestat(events.stat(), os.fstat(self._events.fileno())):
                 return
@@ -196,7 +256,7 @@ class RunFolder:
 
     def sync_events(self) -> None:
         """Make the events so far durable."""
-        with _explaining(self.path / "events.jsonl"):
+        with _explaining(self.path / record_files.NEWEST):
             os.fsync(self._events.fileno())
 
     def save_step_times(self, times: Mapping[str, Any]) -> None:
@@ -299,6 +359,16 @@ def validations_of(run: Path) -> list[ValidationMetrics]:
     return [record for record in _metrics_of(run) if isinstance(record, ValidationMetrics)]
 
 
+def metrics_until(run: Path, completed: int) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl as they stand there, up to so many iterations."""
+    metrics = run / "metrics.jsonl"
+    with _explaining(metrics), _decoding(metrics):
+        lines = _whole_lines(metrics) if metrics.exists() else []
+        return [
+            json.loads(line) for line in lines if _is_kept(line, completed, range(completed + 1))
+        ]
+
+
 def _metrics_of(run: Path) -> list[IterationMetrics | ValidationMetrics]:
     metrics = run / "metrics.jsonl"
     with _explaining(metrics), _decoding(metrics):
@@ -315,6 +385,18 @@ def read_config(path: Path) -> JobSpec:
         raise RunFolderError(f"{config} cannot be used: {error}") from error
 
 
+def read_continued(path: Path, changes: Sequence[str]) -> JobSpec:
+    """The job that the run in a folder goes on with: its own with `changes`, each `path=value`.
+
+    Raises `RunFolderError` if it is no run folder, or has done more than that job asks for, and
+    `JobError` for a change that cannot be made.
+    """
+    job = job_with(read_config(path), changes)
+    iterations = [one for one in _metrics_of(path) if isinstance(one, IterationMetrics)]
+    _require_not_done(path, max((one.iteration + 1 for one in iterations), default=0), job)
+    return job
+
+
 def read_config_text(path: Path) -> str:
     """The job of a run folder as it stands there; raises `RunFolderError` if there is none."""
     config = path / "config.yaml"
@@ -326,6 +408,11 @@ def read_config_text(path: Path) -> str:
                 f"{path} is not a run folder: it has no config.yaml; give the folder of a run"
             ) from error
         raise RunFolderError(f"{config} cannot be used: it {error.problem}") from error
+
+
+def known_iterations(journal: Journal) -> int:
+    """How many iterations of its run a journal knows to be complete."""
+    return max((int(key.removeprefix(PROGRESS)) for key, _ in journal.items(PROGRESS)), default=0)
 
 
 def is_run(path: Path) -> bool:
@@ -367,9 +454,8 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 def _recorded_term(path: Path) -> int:
     """The last of the journal that the other files show: each coordinator says its own as it
     begins, and the metrics are there only since a journal is."""
-    events = path / "events.jsonl"
-    with _decoding(events):
-        lines = _whole_lines(events) if events.exists() else []
+    lines = record_files.whole_event_lines(path)
+    with _decoding(path / record_files.NEWEST):
         begun = [decode_event(line) for line in lines if b'"run_started"' in line]
     terms = [event.term for event in begun if isinstance(event, RunStarted)]
     return max(terms, default=0) or int((path / "metrics.jsonl").exists())
@@ -384,7 +470,7 @@ def _require_as_new(path: Path, journal: Journal) -> None:
     with _decoding(metrics):
         records = map(json.loads, _whole_lines(metrics) if metrics.exists() else [])
         recorded = [each["iteration"] + 1 for each in records if each["kind"] == "iteration"]
-    known = max((int(key.removeprefix(PROGRESS)) for key, _ in journal.items(PROGRESS)), default=0)
+    known = known_iterations(journal)
     for what, completed, allowed in (
         ("metrics.jsonl has", max(recorded, default=0), known + 1),
         ("a checkpoint holds", max(saved_iterations(path), default=0), known),
@@ -392,8 +478,8 @@ def _require_as_new(path: Path, journal: Journal) -> None:
         if completed > allowed:
             raise JournalError(
                 f"{journal.path} knows {known} iterations, and {what} {completed}: what was"
-                " written to it last is lost; put it back from a copy, or start the job again in"
-                " another run folder"
+                " written to it last is lost",
+                f"put it back from a copy, {OR_ANEW}",
             )
 
 
@@ -424,8 +510,8 @@ def _job_at_birth(journal: Journal) -> JobSpec | None:
     except (JobError, msgspec.MsgspecError) as error:
         version = journal.version_of(JOB)
         raise JournalError(
-            f"{journal.path}: the job that the run began with cannot be read ({error}); resume with"
-            f" Spotlight {version}, which wrote it"
+            f"{journal.path}: the job that the run began with cannot be read ({error})",
+            f"resume with Spotlight {version}, which wrote it",
         ) from error
 
 
@@ -438,6 +524,29 @@ def _require_same(path: Path, born: JobSpec, job: JobSpec) -> None:
             f"{path / 'config.yaml'}: {changed.path}: is {changed.now}, and was {changed.born} when"
             " the run began, on which what is there depends; put it back, or begin a new run in"
             " another run folder"
+        )
+
+
+def _require_unedited(path: Path, journal: Journal) -> None:
+    """Raise `RunFolderError` if config.yaml is not what 0.1.0 wrote, whose journal knows no more of
+    the job than a checksum of that file: nobody could tell what was changed."""
+    if not journal.was_taken_over:
+        return
+    text = read_config_text(path)
+    if hashlib.sha256(text.encode()).hexdigest() != journal.owner:
+        raise RunFolderError(
+            f"{path / 'config.yaml'} was edited, and Spotlight 0.1.0, which began the run, kept no"
+            " other record of the job; put back what it wrote, and name what is to change with"
+            " --set"
+        )
+
+
+def _require_not_done(path: Path, done: int, job: JobSpec) -> None:
+    """Raise `RunFolderError` if the run has done more iterations than the job has."""
+    if job.iterations < done:
+        raise RunFolderError(
+            f"{path}: {done} iterations are done, so `iterations` cannot become {job.iterations};"
+            f" give at least {done}, or fork the run at an earlier one"
         )
 
 
@@ -491,10 +600,12 @@ def _append_to(path: Path) -> IO[bytes]:
     return open(path, "ab", buffering=0)
 
 
-def _append(file: IO[bytes], record: Mapping[str, Any]) -> None:
-    """Add a line whole or, when the file system refuses, not at all."""
+def _append(file: IO[bytes], record: Mapping[str, Any]) -> int:
+    """Add a line whole or, when the file system refuses, not at all. Returns the bytes of the
+    file."""
     line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
     before = os.fstat(file.fileno()).st_size
+    after = before + len(line)
     try:
         while line:
             line = line[os.write(file.fileno(), line) :]
@@ -502,6 +613,7 @@ def _append(file: IO[bytes], record: Mapping[str, Any]) -> None:
         with suppress(OSError):
             os.truncate(file.fileno(), before)
         raise
+    return after
 
 
 @contextmanager

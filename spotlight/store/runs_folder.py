@@ -15,12 +15,14 @@ from pathlib import Path
 
 from spotlight.errors import RunFolderError
 from spotlight.files import path_problem
-from spotlight.store.run_folder import is_run, next_run_folder, replace_file
+from spotlight.store import job_queue
+from spotlight.store.run_folder import is_run, next_run_folder
+from spotlight.store.running_note import NOTE
 
 _LOCK = ".coordinator"
-_RUNNING = ".running"
 _SECRETS = (".coordinator.key", ".door.json", "operator.token")
-_OWN_FILES = (_LOCK, *(f"{name}{end}" for name in (_RUNNING, *_SECRETS) for end in ("", ".part")))
+_REPLACED = (NOTE, job_queue.NAME, *_SECRETS)
+_OWN_FILES = (_LOCK, *(f"{name}{end}" for name in _REPLACED for end in ("", ".part")))
 _LONGEST_PID = 20
 """Most digits of a process id."""
 
@@ -41,7 +43,7 @@ class RunsFolder:
         path that is not absolute begins in the folder. Raises `RunFolderError`.
         """
         if not wanted:
-            return next_run_folder(self.path, name)
+            return next_run_folder(self.path.resolve(), name)
         problem = path_problem(wanted)
         if problem is not None:
             raise RunFolderError(f"the path of the run folder {problem}")
@@ -65,21 +67,6 @@ class RunsFolder:
                     f"the run folder {folder} is inside of another run; give another --run-folder"
                 )
         return folder
-
-    @property
-    def running(self) -> Path | None:
-        """The folder of the run that an earlier coordinator has not brought to its end."""
-        note = self.path / _RUNNING
-        return Path(note.read_text(encoding="utf-8")) if note.is_file() else None
-
-    def begin(self, folder: Path) -> None:
-        """A run goes on there: a coordinator that comes back learns of it."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        replace_file(self.path / _RUNNING, str(folder.resolve()).encode())
-
-    def end(self) -> None:
-        """Nothing goes on."""
-        (self.path / _RUNNING).unlink(missing_ok=True)
 
 
 @contextmanager

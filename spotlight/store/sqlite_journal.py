@@ -58,8 +58,8 @@ def _read(path: Path, connection: sqlite3.Connection) -> Former:
     ((form,),) = connection.execute("PRAGMA user_version").fetchall()
     if form not in (0, _FORMAT):
         raise JournalError(
-            f"{path} has format {form}, of another build than Spotlight {VERSION}; resume with the"
-            f" build that wrote it, {OR_ANEW}"
+            f"{path} has format {form}, of another build than Spotlight {VERSION}",
+            f"resume with the build that wrote it, {OR_ANEW}",
         )
     ((owner, term, count, total),) = connection.execute(
         "SELECT owner, term, records, crcs FROM state"
@@ -75,6 +75,6 @@ def _read(path: Path, connection: sqlite3.Connection) -> Former:
 
 def _damaged(path: Path, problem: str) -> JournalError:
     return JournalError(
-        f"{path}, of Spotlight {VERSION}, is damaged ({problem}); put it back from a copy with its"
-        f" log {NAME}-wal, {OR_ANEW}"
+        f"{path}, of Spotlight {VERSION}, is damaged ({problem})",
+        f"put it back from a copy with its log {NAME}-wal, {OR_ANEW}",
     )

@@ -21,6 +21,7 @@ import structlog
 from spotlight.errors import StopJob
 from spotlight.record.run_events import CallbackTrouble
 from spotlight.text import error_text, plain
+from spotlight.tracebacks import foreign_traceback
 from spotlight.trackers.callback import Callback, RunRecords, deliver
 
 log = structlog.get_logger(__name__)
@@ -42,7 +43,7 @@ class _Trouble:
 
     def __init__(self) -> None:
         self.failures = 0
-        self.error = ""
+        self.error = self.traceback = ""
 
 
 class CallbackThread:
@@ -115,7 +116,11 @@ class CallbackThread:
         with self._changed:
             return tuple(
                 CallbackTrouble(
-                    callback=name, failures=it.failures, dropped=self._dropped, error=it.error
+                    callback=name,
+                    failures=it.failures,
+                    dropped=self._dropped,
+                    error=it.error,
+                    traceback=it.traceback,
                 )
                 for name, it in self._trouble.items()
                 if it.failures or self._dropped
@@ -153,7 +158,7 @@ class CallbackThread:
         with self._changed:
             trouble = self._trouble[name]
             trouble.failures += 1
-            trouble.error = error_text(error)
+            trouble.error, trouble.traceback = error_text(error), foreign_traceback(error)
             failures = trouble.failures
         if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... time
             log.warning("callback_failed", callback=name, failures=failures, exc_info=error)

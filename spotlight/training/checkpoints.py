@@ -21,11 +21,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from spotlight.errors import CheckpointError
+from spotlight.store.checkpoint_header import FACTOR, FORMAT, HEADER, START, VERSION, header_text
 from spotlight.training.weights import Rows
-
-FORMAT = "spotlight-training"
-VERSION = 1
-HEADER = "spotlight"
 
 Role = Literal["ema", "weights"]
 """Weights in a checkpoint that others may load: the average that validation scores, or the newest.
@@ -56,8 +53,7 @@ def save_checkpoint(
 
     Raises `CheckpointError` when the disk refuses.
     """
-    header = {"format": FORMAT, "version": VERSION, "metadata": dict(metadata)}
-    about = {HEADER: json.dumps(header, sort_keys=True)}
+    about = {HEADER: header_text(metadata)}
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     if rows is not None:
         contiguous = {name: it for name, it in contiguous.items() if it.numel()}
@@ -91,15 +87,21 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def load_role(path: Path, role: Role) -> dict[str, Tensor]:
     """Some weights of a checkpoint by their names in the model, float32, on the CPU; nothing else
-    of it is read.
+    of it is read. Of weights that a run began with the average is the weights themselves.
 
     Raises `CheckpointError` as `load_checkpoint`, and when it holds no such weights.
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            read_header(path, (file.metadata() or {}).get(HEADER))
-            names = [name for name in file.keys() if name.startswith(f"{role}/")]  # noqa: SIM118
-            found = {name.removeprefix(f"{role}/"): file.get_tensor(name) for name in names}
+            metadata = read_header(path, (file.metadata() or {}).get(HEADER))
+            every = [*file.keys()]
+            if START in metadata and not any(name.startswith("ema/") for name in every):
+                role = "weights"
+            names = [name for name in every if name.startswith(f"{role}/")]
+            found = {
+                name.removeprefix(f"{role}/"): scaled(name, file.get_tensor(name), metadata)
+                for name in names
+            }
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{path}: not a complete checkpoint ({error}); export an earlier one"
@@ -107,6 +109,15 @@ def load_role(path: Path, role: Role) -> dict[str, Tensor]:
     if not found:
         raise CheckpointError(f"{path}: holds no weights `{role}`; name a checkpoint of a job")
     return found
+
+
+def scaled(name: str, tensor: Tensor, metadata: Mapping[str, str]) -> Tensor:
+    """A tensor of weights that a run began with, float32, as the job's adapters have it; of any
+    other checkpoint as it is."""
+    if START not in metadata:
+        return tensor
+    factor = float(metadata[FACTOR]) if ".lora_B." in name else 1.0
+    return tensor.float() * factor
 
 
 def _begins(name: str, tensor: Tensor, rows: Mapping[str, Rows]) -> list[int]:

@@ -5,6 +5,10 @@
 | all weights | `diffusers` | `from_pretrained` of the transformer's class |
 | adapters | `diffusers` | `load_lora_weights` of the family's pipeline |
 | adapters | `peft` | `PeftModel.from_pretrained` |
+| either | `pipeline` | `from_pretrained` of the family's pipeline, and a job's `model.checkpoint` |
+
+A pipeline has what is not trained from the job's checkpoint: as the same files where the disk gives
+them a second name, else as copies. Adapters are added to its weights.
 
 All hold safetensors only, in float32; no model is loaded. A model that computes in bfloat16 rounds
 them when it loads them, as the workers did that validated them.
@@ -15,6 +19,7 @@ An adapter adds `alpha / rank * B A` to a weight. Many readers look at the tenso
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,10 +30,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from spotlight.diffusion.checkpoint_files import read_weights
+from spotlight.diffusion.checkpoint_files import read_index, read_weights
 from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.families.base import Family
-from spotlight.diffusion.families.registry import family_of
+from spotlight.diffusion.families.registry import INDEX, family_of
 from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import Role, load_role
@@ -55,7 +60,8 @@ def export_checkpoint(
         folder: new or empty; with `replace`, what is there is deleted. It appears complete or not
             at all.
         role: the averaged weights that validation scores, or the newest.
-        format: for whom; adapters alone can be written for peft.
+        format: for whom; adapters alone can be written for peft. A `pipeline` is a checkpoint that
+            a job takes.
 
     Raises `CheckpointError` naming the folder, the file or the weight, and `MissingDependency`.
     """
@@ -73,7 +79,11 @@ def export_checkpoint(
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        if model.tuning == "full":
+        if format == "pipeline":
+            whole = _merged(source / "transformer", weights, model)
+            _save_transformer(family, source / "transformer", whole, partial / "transformer")
+            _share_parts(source, partial)
+        elif model.tuning == "full":
             _save_transformer(family, source / "transformer", weights, partial)
         elif format == "diffusers":
             _save_for_pipelines(family, _adapters(weights, model.lora), partial)
@@ -100,6 +110,40 @@ def _save_transformer(
             f"model.checkpoint: {source} is not the model that was trained ({error})"
         ) from error
     transformer.save_pretrained(folder, safe_serialization=True)
+
+
+def _merged(source: Path, weights: Mapping[str, Tensor], model: ModelSpec) -> Mapping[str, Tensor]:
+    """The weights of the transformer with what adapters add to them."""
+    if model.tuning == "full":
+        return weights
+    files = read_weights(source).files
+    adapters, merged = _adapters(weights, model.lora), dict[str, Tensor]()
+    for file in sorted({*files.values()}):
+        with safe_open(file, "pt") as opened:
+            merged |= {name: opened.get_tensor(name).float() for name in opened.keys()}  # noqa: SIM118
+    for name, down in adapters.items():
+        if ".lora_A." in name:
+            up = adapters[name.replace(".lora_A.", ".lora_B.")]
+            merged[name.replace(".lora_A.", ".")] += up @ down
+    return merged
+
+
+def _share_parts(source: Path, folder: Path) -> None:
+    """The files of a checkpoint but for its transformer's, as far as its index names them."""
+    shutil.copyfile(source / INDEX, folder / INDEX)
+    for part in sorted({*read_index(source / INDEX)} - {"transformer"}):
+        for file in sorted((source / part).rglob("*")):
+            if file.is_file():
+                place = folder / file.relative_to(source)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                _share(file.resolve(), place)
+
+
+def _share(file: Path, place: Path) -> None:
+    try:
+        os.link(file, place)
+    except OSError:  # on another disk, or one without links
+        shutil.copyfile(file, place)
 
 
 def _untrained(family: Family, source: Path) -> dict[str, Tensor]:

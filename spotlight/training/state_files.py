@@ -17,7 +17,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from spotlight.errors import CheckpointError
-from spotlight.training.checkpoints import HEADER, OFFSETS, read_header
+from spotlight.store.checkpoint_header import EARLIER_UPDATES, HEADER, START
+from spotlight.training.checkpoints import OFFSETS, read_header, scaled
 from spotlight.training.weights import Rows
 
 _WHOLE = {"saved_offsets": [0]}
@@ -72,6 +73,7 @@ class StateFiles:
 
     def __init__(self, files: Sequence[StateFile]) -> None:
         self._pieces: dict[str, list[_Piece]] = defaultdict(list)
+        self._metadata = files[0].metadata
         for file in files:
             if file.metadata != files[0].metadata:
                 raise CheckpointError(
@@ -88,9 +90,23 @@ class StateFiles:
         return _OwnRows(self, rows)
 
     @property
+    def is_start(self) -> bool:
+        """Whether they are the weights that a run begins with, rather than a state of its own."""
+        return START in self._metadata
+
+    @property
+    def earlier_updates(self) -> int:
+        """The optimizer's updates in the moments with which a run begins; 0 if it has none."""
+        return int(self._metadata.get(EARLIER_UPDATES, 0))
+
+    @property
     def names(self) -> list[str]:
         """Of all tensors."""
         return list(self._pieces)
+
+    def scaled(self, name: str, tensor: Tensor) -> Tensor:
+        """A tensor of theirs as the job's model has it."""
+        return scaled(name, tensor, self._metadata)
 
     def read(self, name: str, rows: Rows | None) -> Tensor:
         """These rows of a tensor; with None, all of one that every file has whole."""
@@ -128,7 +144,8 @@ class _OwnRows(Mapping[str, Tensor]):
             raise CheckpointError(
                 f"weights: this model has no {weight}; the checkpoint is of another model"
             )
-        return self._files.read(name, self._rows.get(weight))
+        found = self._files.read(name, self._rows.get(weight))
+        return self._files.scaled(name, found)
 
     def __contains__(self, name: object) -> bool:
         return name in self._files.names

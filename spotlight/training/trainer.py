@@ -26,6 +26,7 @@ from spotlight.errors import CheckpointError, TrainingDiverged
 from spotlight.jobs import SamplerSpec, TrainingSpec
 from spotlight.jobs.losses import replays
 from spotlight.policies.old_policy import rollout_decay
+from spotlight.store.checkpoint_header import EARLIER_UPDATES, UPDATES
 from spotlight.training.batches import TrainingBatch, deal, key
 from spotlight.training.ema import Ema
 from spotlight.training.forwards import Forwards
@@ -103,6 +104,8 @@ class Trainer:
         self._reference = values.clone() if training.kl > 0 else None
         self._reuse = reuse
         self._updates = 0
+        self._earlier_updates = 0
+        """Updates of an earlier run, whose moments the optimizer began with."""
         self._began: Tensor | None = None
         """The rollout weights that the iteration began with, while later updates are awaited."""
         self._reports: list[dict[str, float]] = []
@@ -221,7 +224,9 @@ class Trainer:
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that training needs to go on with the same bits; copies on the CPU. Of a
         sharded model, the `rows` that this rank holds."""
-        state = {"updates": torch.tensor(self._updates)}
+        state = {UPDATES: torch.tensor(self._updates)}
+        if self._earlier_updates:
+            state[EARLIER_UPDATES] = torch.tensor(self._earlier_updates)
         for role, values in self._roles().items():
             named = self._weights.split(values)
             state |= {f"{role}/{name}": tensor for name, tensor in named.items()}
@@ -236,32 +241,46 @@ class Trainer:
         """Go on from `state_dict`, of a sharded model from the `rows` of this rank; raises
         `CheckpointError` when it is of another model or job."""
         roles = self._roles()
-        found = {name.partition("/")[0] for name in state} - {"updates"}
-        if "updates" not in state or found != roles.keys():
+        found = {name.partition("/")[0] for name in state} - {UPDATES, EARLIER_UPDATES}
+        if UPDATES not in state or found != roles.keys():
             raise CheckpointError(
                 f"the checkpoint holds {sorted(found)}, but this job trains with {sorted(roles)};"
                 " resume with the job that wrote it"
             )
-        loaded = {
-            role: self._weights.join(
-                {
-                    name.removeprefix(f"{role}/"): state[name]
-                    for name in state
-                    if name.startswith(f"{role}/")
-                }
-            )
-            for role in roles
-        }
-        self._updates = int(state["updates"])
-        adam = {
-            "step": torch.tensor(float(self._updates)),
-            "exp_avg": loaded.pop("adam_mean"),
-            "exp_avg_sq": loaded.pop("adam_square"),
-        }
+        self._updates = int(state[UPDATES])
+        earlier = EARLIER_UPDATES in state
+        self._earlier_updates = int(state[EARLIER_UPDATES]) if earlier else 0
         rates = learning_rates(self._training, self._job_updates)
         self._rates = islice(rates, self._updates, None)
-        groups = self._optimizer.state_dict()["param_groups"]
-        self._optimizer.load_state_dict({"state": {0: adam}, "param_groups": groups})
+        self._take({role: self._joined(state, role) for role in roles})
+
+    def begin_with(self, state: Mapping[str, Tensor], earlier_updates: int = 0) -> None:
+        """Begin the job with weights that were trained before, and with the optimizer's moments
+        where they are there, of so many `earlier_updates`; raises `CheckpointError` when they are
+        of another model."""
+        found = {name.partition("/")[0] for name in state}
+        weights = self._joined(state, "weights")
+        self._earlier_updates = earlier_updates
+        roles = [role for role in self._roles() if role in found or not role.startswith("adam_")]
+        self._take(
+            {role: self._joined(state, role) if role in found else weights for role in roles}
+        )
+
+    def _joined(self, state: Mapping[str, Tensor], role: str) -> Tensor:
+        named = (name for name in state if name.startswith(f"{role}/"))
+        return self._weights.join({name.removeprefix(f"{role}/"): state[name] for name in named})
+
+    def _take(self, loaded: dict[str, Tensor]) -> None:
+        """Have these values, by their role; of the optimizer both moments, or none."""
+        roles = self._roles()
+        if "adam_mean" in loaded:
+            adam = {
+                "step": torch.tensor(float(self._updates + self._earlier_updates)),
+                "exp_avg": loaded.pop("adam_mean"),
+                "exp_avg_sq": loaded.pop("adam_square"),
+            }
+            groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": {0: adam}, "param_groups": groups})
         for role, values in loaded.items():
             roles[role].copy_(values)
         self._weights.install(self._weights.values)

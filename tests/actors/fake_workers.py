@@ -104,7 +104,7 @@ class FakeWorker(Actor):
             self.versions[False] = {each.version for each in weights}
             self.versions[True] = {each.version for each in weights if each.evaluation}
         self.draining = message.stop_in_s is not None
-        if self.draining and self.world.drains:
+        if self.draining:
             # What is committed is given back; the rest too.
             for lease in list(self.leases):
                 del self.leases[lease]
@@ -124,12 +124,11 @@ class FakeWorker(Actor):
     def _pull(self) -> None:
         if self.job is None or self.follows:
             return
-        takes = not self.draining and self.name not in self.world.only_train
         pull = Pull(
             self.name,
             self.epoch,
             members=1 + len(self.followers),
-            credits=2 if takes else 0,
+            credits=0 if self.draining else 2,
             batch=4,
             rollout_versions=tuple(sorted(self.versions[False])),
             evaluation_versions=tuple(sorted(self.versions[True])),
@@ -143,8 +142,6 @@ class FakeWorker(Actor):
         for wanted in message.requests:
             assert wanted.weights_version in self.versions[wanted.kind == "evaluation"]
             self.world.granted.append((self.name, wanted))
-        resumed = zip(message.requests, message.commits, strict=True)
-        self.world.resumed += [wanted.id for wanted, commit in resumed if commit is not None]
         self.leases[message.lease] = message
         self.run_task(self._carry_out(message))
         self._pull()
@@ -171,8 +168,6 @@ class FakeWorker(Actor):
                 if grant.lease not in self.leases:
                     return
                 await asyncio.sleep(self.world.denoise_s / steps)
-                if self.world.ends(self.name, grant.requests):
-                    await self.system.abort()
                 every = grant.commit_every
                 if every and (step - begin) % every == 0 and step < steps:
                     self.run_task(self._commit(grant, step))
@@ -320,7 +315,6 @@ class FakeWorker(Actor):
         assert trainer is not None
         trainer.asker = self.sender
         assert self.world.holds(message.state, message.checkpoint)
-        self.world.exported.append(message.checkpoint)
         file = self.world.leave(message.store, "export/weights", message.checkpoint)
         exported = ExportedModel(message.checkpoint, (file,))
         self.run_task(self._answer_in(0.0, trainer.report(exported=exported)))

@@ -10,6 +10,7 @@ from spotlight.policies.fleet.fleet_events import (
     HeardOfLoss,
     HeardOfNotice,
     TenantBegan,
+    Terms,
 )
 from spotlight.policies.fleet.table import FleetTable
 
@@ -19,7 +20,7 @@ class JobNodes:
 
     def __init__(self) -> None:
         self._table: FleetTable[NodeReport, NodeTask] = FleetTable("coordinator")
-        self._table.handle(TenantBegan("job"), 0.0)
+        self._table.handle(TenantBegan("job", Terms()), 0.0)
         self.tenant: Roster = self._table.tenants["job"]
 
     def hear(self, report: NodeReport) -> None:

@@ -123,20 +123,11 @@ class World:
         self.save_s = 0.0
         self.fails: Callable[[str, tuple[Request, ...]], bool] = lambda worker, requests: False
         """Whether a worker's scorer fails on these."""
-        self.ends: Callable[[str, tuple[Request, ...]], bool] = lambda worker, requests: False
-        """Whether a worker's process dies of denoising these."""
-        self.only_train: set[str] = set()
-        """Workers that denoise nothing."""
-        self.drains = True
-        """Whether workers that have notice give back what they hold, so that their node leaves."""
         self.granted: list[tuple[str, Request]] = []
-        self.resumed: list[str] = []
-        """Requests that went on from a commit."""
         self.scored: dict[str, float] = {}
         self.trained: list[Train] = []
         self.started: list[StartTrainer] = []
         self.published: list[int] = []
-        self.exported: list[int] = []
         self.freed: list[str] = []
         """Workers whose job was ended."""
         self.run_store: BundleStore | None = None
@@ -170,10 +161,6 @@ class World:
     def reward(wanted: Request) -> float:
         """A function of the sample alone; previews of the same seed differ from rollouts."""
         return derived_seed(wanted.id, wanted.weights_version) % 1000 / 1000
-
-    def by(self, worker: str, kind: str) -> list[Request]:
-        """What a worker was granted of one kind."""
-        return [r for name, r in self.granted if name == worker and r.kind == kind]
 
 
 def _content(iteration: int) -> bytes:

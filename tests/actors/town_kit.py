@@ -124,15 +124,6 @@ class Town:
         """What the coordinator says."""
         return await status(self.system, self.coordinator)
 
-    async def status_of(self, system: ActorSystem, coordinator: ActorRef) -> JobStatus:
-        """What another coordinator says."""
-        return await status(system, coordinator)
-
-    async def submit_to(self, system: ActorSystem, coordinator: ActorRef, folder: str) -> Any:
-        """What another coordinator answers when it is to go on with a run."""
-        message = SubmitJob(job(), folder, resume=True)
-        return await system.ask(coordinator, message, timeout_s=30.0)
-
     async def wait(self, until: Callable[[JobStatus], bool], limit_s: float = 600.0) -> JobStatus:
         """The first status of which that is true."""
         async with asyncio.timeout(limit_s):
@@ -196,9 +187,7 @@ async def calm(town: Town, spec: JobSpec) -> list[Train]:
             "trained",
             "started",
             "published",
-            "exported",
             "granted",
-            "resumed",
             "freed",
             "scored",
         ):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
@@ -48,17 +46,6 @@ def test_whoever_reaches_the_port_is_let_in_by_his_key_alone_and_troubles_nobody
 ) -> None:
     for number in range(200):
         served[name].check(served[name].input(number))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*(each.name for each in PURE), *FILES, *PORTS])
-def test_some_seconds_of_each(served: dict[str, Property], name: str) -> None:
-    outcomes: Counter[str] = Counter()
-    end = time.monotonic() + 8.0
-    while time.monotonic() < end:
-        outcomes[served[name].check(served[name].input(outcomes.total()))] += 1
-    assert len(outcomes) > 1, "nothing was taken, or nothing was refused"
 
 
 @pytest.mark.parametrize("kind", message_types(), ids=lambda kind: kind.__name__)

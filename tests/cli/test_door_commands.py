@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 from rich.console import Console
 
 from spotlight.actors.protocol.door import (
@@ -19,14 +15,12 @@ from spotlight.actors.protocol.door import (
     KnownToken,
     NotEnrolled,
 )
-from spotlight.cli.app import main
-from spotlight.cli.door import node_table, token_table
+from spotlight.cli.door import token_table
+from spotlight.cli.fleet import node_table
 from spotlight.errors import NotAdmitted, NotAllowed, RequestRefused
 from spotlight.join_token import JoinToken
-from spotlight.running import client as clients
-from spotlight.transport.control.keys import KeyPair
+from tests.cli.stand_in import JOIN, StandIn
 
-JOIN = JoinToken("127.0.0.1:7070", KeyPair.derived(b"it").public, "oper01", bytes(16))
 MADE = JoinToken("127.0.0.1:7070", JOIN.key, "made01", b"1" * 16)
 GUESTS = GuestList(
     (
@@ -46,62 +40,22 @@ GUESTS = GuestList(
 )
 
 
-class Coordinator:
-    """Answers what a test says, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[Any, ...]] = []
-        self.error: Exception | None = None
-        self.end = ""
+class Coordinator(StandIn):
+    """See `StandIn`."""
 
     async def new_token(self, *words: Any) -> str:
-        return self._answer(("new_token", *words), str(MADE))
+        return self.answer(("new_token", *words), str(MADE))
 
     async def revoke(self, *words: Any) -> AccessRevoked:
-        return self._answer(("revoke", *words), AccessRevoked(("spot01",), ("spot-1", "spot-2")))
+        return self.answer(("revoke", *words), AccessRevoked(("spot01",), ("spot-1", "spot-2")))
 
     async def guests(self) -> GuestList:
-        return self._answer(("guests",), GUESTS)
-
-    async def end_of(self, join: JoinToken) -> str:
-        return self.end
-
-    def _answer(self, asked: tuple[Any, ...], answer: Any) -> Any:
-        self.asked.append(asked)
-        if self.error is not None:
-            raise self.error
-        return answer
+        return self.answer(("guests",), GUESTS)
 
 
 @pytest.fixture
-def coordinator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Coordinator]:
-    one = Coordinator()
-
-    @asynccontextmanager
-    async def connect(join: JoinToken) -> AsyncIterator[Coordinator]:
-        assert join == JOIN
-        yield one
-
-    monkeypatch.setattr(clients, "connect", connect)
-    monkeypatch.setenv("SPOTLIGHT_JOIN", str(JOIN))
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.chdir(tmp_path)
-    yield one
-    structlog.reset_defaults()
-
-
-@pytest.fixture
-def spotlight(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    """The exit code of these words, and what they print."""
-
-    def call(*words: str) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["spotlight", *words])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        output = capsys.readouterr()
-        return int(ended.value.code or 0), output.out, output.err
-
-    return call
+def coordinator(reached_by_join: Any) -> Coordinator:
+    return reached_by_join(Coordinator())
 
 
 def shown(table: Any) -> list[list[str]]:
@@ -118,14 +72,22 @@ def test_a_new_token_is_alone_on_standard_output(coordinator: Coordinator, spotl
     assert "`made01` for 50 spot nodes, for 24h" in err
     assert "spotlight revoke made01" in err
     assert str(MADE) not in err
-    assert coordinator.asked == [("new_token", "node", "spot", 50, 86_400.0)]
+    assert coordinator.asked == [("new_token", "node", "spot", 50, 86_400.0, 0)]
 
 
 def test_a_user_s_token_has_neither_pool_nor_uses(coordinator: Coordinator, spotlight: Any) -> None:
     code, _, err = spotlight("token", "new", "--role", "submitter", "--ttl", "7d")
     assert code == 0
     assert "for a user (submitter)" in err
-    assert coordinator.asked == [("new_token", "submitter", None, 1, 604_800.0)]
+    assert coordinator.asked == [("new_token", "submitter", None, 1, 604_800.0, 0)]
+
+
+def test_a_submitter_s_token_says_how_high_it_may_go(
+    coordinator: Coordinator, spotlight: Any
+) -> None:
+    code, _, _ = spotlight("token", "new", "--role", "submitter", "--priority", "7")
+    assert code == 0
+    assert coordinator.asked == [("new_token", "submitter", None, 1, 86_400.0, 7)]
 
 
 @pytest.mark.parametrize(
@@ -136,6 +98,8 @@ def test_a_user_s_token_has_neither_pool_nor_uses(coordinator: Coordinator, spot
         (("--ttl", "4000d"), "at most 3660d"),
         (("--role", "observer", "--pool", "spot"), "--pool: a token for observers has none"),
         (("--role", "operator", "--uses", "2"), "--uses: a token for operators"),
+        (("--role", "operator", "--priority", "1"), "--priority: a token for operators has none"),
+        (("--role", "submitter", "--priority", "101"), "--priority 101: must be from -100 to 100"),
         (("--join", "sl1.nonsense"), "--join: this is no join token"),
         (("--join", "@nowhere"), "--join: nowhere cannot be read"),
     ],
@@ -170,7 +134,7 @@ def test_the_tokens_are_listed_with_how_they_stand(
         ["oper01", "operator", "does", "not", "expire"],
         ["spot01", "node", "spot", "49", "for", "1", "h", "00", "m"],
         ["used01", "node", "reserved", "0", "used", "up"],
-        ["late01", "submitter", "expired", "2", "m", "00", "s", "ago"],
+        ["late01", "submitter", "up", "to", "0", "expired", "2", "m", "00", "s", "ago"],
         ["gone01", "observer", "revoked"],
     ]
     code, out, err = spotlight("token", "list")

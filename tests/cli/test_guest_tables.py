@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from spotlight.actors.protocol.door import GuestList, KnownNode, KnownToken
-from spotlight.cli.door import node_table, token_table
+from spotlight.cli.door import token_table
+from spotlight.cli.fleet import node_table
 
 OURS, OLD = "0.2.0 (fedcba98)", "0.1.0 (01234567)"
 GUESTS = GuestList(

@@ -45,12 +45,10 @@ def _status(**changes: Any) -> Any:
         ),
         "previews": 1204,
         "previews_late": 31,
-        "reissued": 8,
-        "late_results": 12,
-        "discarded": 0,
-        "quarantined": (),
+        "handed_on": 8,
+        "results_ignored": 12,
+        "given_up": (),
         "preemptions": 0,
-        "dead_letters": 0,
         "outcome": "",
         "reason": "",
         "run_folder": "/runs/first-001",
@@ -79,16 +77,11 @@ def test_the_view_says_all_that_matters() -> None:
         "48 of 64 samples, 53.1 images/s",
         "version 11",
         "8 images of iteration 11",
-        "1,204 previews, 31 more that came too late, 12 late results, 8 re-issued",
+        "1,204 previews, 31 more that came too late, 8 requests handed to other workers, 12 results"
+        " that did not count",
         "/runs/first-001",
     ):
         assert words in view, words
-
-
-def test_what_only_this_coordinator_counted_says_so() -> None:
-    view = " ".join(_drawn(render(_status(dead_letters=3))).split())
-    assert "since the coordinator started: 3 dead letters run folder /runs/first-001" in view
-    assert "discarded" not in view
 
 
 def test_the_view_fits_eighty_columns() -> None:
@@ -194,7 +187,7 @@ def test_a_failure_says_its_reason() -> None:
 
 def test_a_plain_line_changes_only_with_what_it_says() -> None:
     line = plain_line(_status())
-    assert line == "first  11/40 iterations  rollout  reward 0.412  validation 0.580  8 re-issued"
+    assert line == "first  11/40 iterations  rollout  reward 0.412  validation 0.580  8 handed on"
     assert plain_line(_status(elapsed_s=160.0, done=50, images_per_s=50.0)) == line
     assert plain_line(_status(phase="train")) != line
     assert "\n" not in line
@@ -231,7 +224,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "exploration_gain": {"times": 1.264, "error": 0.0712},
         "pools": {"reserved": pool},
         "nodes_lost": 1,
-        "requests_reissued": 8,
+        "requests_handed_on": 8,
         "groups_dropped": 0,
     }
     table = " ".join(_drawn(summary_table(summary)).split())
@@ -247,7 +240,7 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "scoring 1 m 12 s of worker time (20%), also beside other states",
         "rewards of kept seeds spread 1.26 ± 0.07 times as wide as those of random seeds",
         "reserved time train 60%, rollout 30%, idle 10%",
-        "1 node lost, 8 requests re-issued, 0 prompt groups dropped",
+        "1 node lost, 8 requests handed on, 0 prompt groups dropped",
     ):
         assert words in table, words
     unmeasured = (

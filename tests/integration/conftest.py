@@ -6,6 +6,7 @@ Every test checks that no process is left behind, and, as all tests do, nothing 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import psutil
 import pytest
 import yaml
 
+from spotlight.running.worker_template import VARIABLE
 from tests.conftest import OURS, memory_segments
 from tests.worker_templates import shared_template
 
@@ -118,10 +120,10 @@ class Workplace:
         self.started.append(process)
         return process
 
-    def daemon(self, name: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    def daemon(self, name: str, *arguments: str | Path, **options: Any) -> subprocess.Popen[str]:
         """Start `spotlight-coordinator` or `spotlight-node`."""
         script = Path(__file__).parents[2] / "bin" / f"spotlight-{name}"
-        return self.start(sys.executable, script, *arguments)
+        return self.start(sys.executable, script, *arguments, **options)
 
 
 def wait_until(true: Callable[[], bool], what: str) -> None:
@@ -191,7 +193,18 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """Words for a node whose workers need not be processes below it."""
+    if address := os.environ.get(VARIABLE):
+        yield "--template", address
+        return
     with shared_template(tmp_path_factory.mktemp("template")) as address:
+        yield "--template", address
+
+
+@pytest.fixture(scope="module")
+def light_template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
+    """Words for a node whose workers have nothing to do."""
+    folder = tmp_path_factory.mktemp("template")
+    with shared_template(folder, "tests.workers_without_torch") as address:
         yield "--template", address
 
 

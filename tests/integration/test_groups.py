@@ -45,7 +45,7 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import JobSpec, job_from_data
-from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.fleet.fleet_events import Heard, Terms
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.table import RequestTable
@@ -105,13 +105,13 @@ class _Coordinator(Actor):
 
     async def started(self) -> None:
         self.fleet = Fleet(self, self)
-        self.plans = self.fleet.begin("job")
+        self.plans = self.fleet.begin("job", Terms())
 
-    def node_reported(self, report: NodeReport) -> None:
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
         """The job hears of it."""
         self.fleet.handle(Heard("job", report))
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
         """It does not happen here."""
 
     @handles(NodeReport)

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from spotlight.assets import resolve_checkpoint
+from spotlight.running.worker_template import VARIABLE
 from tests.integration.conftest import Workplace
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,7 @@ def cached(workplace: Workplace, monkeypatch: pytest.MonkeyPatch) -> Path:
     (place / "refs" / "main").write_text(COMMIT)
     monkeypatch.setenv("HF_HUB_CACHE", str(place.parent))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.delenv(VARIABLE, raising=False)  # its workers would look where others look
     return place
 
 

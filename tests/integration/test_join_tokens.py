@@ -7,19 +7,22 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from spotlight.actors.protocol.door import KnownNode, KnownToken
 from spotlight.join_token import SECRET_BYTES, JoinToken
-from spotlight.running.client import connect, get_guests, make_token
+from spotlight.running.client import CoordinatorClient, connect
 from spotlight.transport.control.keys import KeyPair
 from spotlight.types import Pool, TokenRole
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, descendants, wait_until
+from tests.worker_templates import apart
 
 LIMIT_S = 120.0
 
@@ -27,9 +30,9 @@ LIMIT_S = 120.0
 class Place:
     """A coordinator whose port stays the same, and its operator."""
 
-    def __init__(self, workplace: Workplace, template: tuple[str, str]) -> None:
+    def __init__(self, workplace: Workplace, light_template: tuple[str, str]) -> None:
         self.workplace = workplace
-        self._template = template
+        self._template = light_template
         self.runs = workplace.folder / "runs"
         self.listen = f"127.0.0.1:{unused_port()}"
         self.start()
@@ -52,6 +55,13 @@ class Place:
         """The token in the folder of the runs."""
         return JoinToken.parse("token", (self.runs / "operator.token").read_text())
 
+    def _asked(self, call: Callable[[CoordinatorClient], Coroutine[Any, Any, Any]]) -> Any:
+        async def over_one_connection() -> Any:
+            async with connect(self.operator()) as client:
+                return await call(client)
+
+        return asyncio.run(over_one_connection())
+
     def token(
         self,
         role: TokenRole = "node",
@@ -60,16 +70,18 @@ class Place:
         ttl_s: float = 86_400.0,
     ) -> str:
         """A new one. What its command says is told by the tests of commands."""
-        return asyncio.run(make_token(self.operator(), role, pool, uses, ttl_s))
+        return self._asked(lambda client: client.new_token(role, pool, uses, ttl_s))
 
     def tokens(self) -> tuple[KnownToken, ...]:
         """All that were made, in their order."""
-        return asyncio.run(get_guests(self.operator())).tokens
+        return self._asked(lambda client: client.guests()).tokens
 
     def node(self, name: str, *options: str | Path, forks: bool = False) -> subprocess.Popen[str]:
         """A node that joins; its workers are processes below it if it `forks` them itself."""
-        template = () if forks else self._template
-        return self.workplace.daemon("node", "--name", name, *template, *options)
+        words = ("--name", name, *options)
+        if forks:
+            return self.workplace.daemon("node", *words, env=apart())
+        return self.workplace.daemon("node", *words, *self._template)
 
     def refused(self, name: str, *options: str | Path) -> str:
         """The one line with which a node ends that is not let in."""
@@ -81,7 +93,7 @@ class Place:
 
     def known(self) -> dict[str, KnownNode]:
         """The nodes that have enrolled, by name."""
-        return {node.name: node for node in asyncio.run(get_guests(self.operator())).nodes}
+        return {node.name: node for node in self._asked(lambda client: client.guests()).nodes}
 
     def until_there(self, name: str, *, there: bool = True) -> None:
         """Wait until a node has joined, or is no longer `there`."""
@@ -97,8 +109,8 @@ class Place:
 
 
 @pytest.fixture
-def place(workplace: Workplace, template: tuple[str, str]) -> Place:
-    return Place(workplace, template)
+def place(workplace: Workplace, light_template: tuple[str, str]) -> Place:
+    return Place(workplace, light_template)
 
 
 def test_a_token_lets_in_so_many_nodes_of_its_pool_and_no_other(place: Place) -> None:
@@ -150,9 +162,11 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
 
 
 def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
-    node = place.node("s", "--join", place.token(uses=2), forks=True)
+    before = set(descendants(os.getpid()))
+    node = place.node("s", "--join", place.token(uses=2))
     place.until_there("s")
-    processes = descendants(node.pid)
+    processes = set(descendants(os.getpid())) - before
+    assert len(processes) == 2, "the node and its worker"
     done = place.workplace.spotlight("revoke", "s")
     assert done.code == 0, done.errors
     output = node.communicate(timeout=LIMIT_S)[0]
@@ -238,13 +252,18 @@ def test_a_reserved_node_with_a_key_file_needs_its_token_once(place: Place) -> N
 def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    token = place.token()
+    token = place.token(uses=2)
     monkeypatch.setenv("SPOTLIGHT_JOIN", token)
-    node = place.node("s", forks=True)
+    before = set(descendants(os.getpid()))
+    place.node("s")
+    forks = place.node("t", forks=True)
     monkeypatch.delenv("SPOTLIGHT_JOIN")
     place.until_there("s")
+    wait_until(lambda: bool(descendants(forks.pid)), "what it forks its workers from")
+    processes = {*descendants(os.getpid())} - before | {psutil.Process(place.coordinator.pid)}
+    assert len(processes) == 5, "with a worker and a template"
     words = ("SPOTLIGHT_JOIN", "SPOTLIGHT_WORKER_KEY", token)
-    for process in [place.coordinator, *descendants(node.pid)]:
+    for process in processes:
         folder = Path(f"/proc/{process.pid}")
         for name in ("cmdline", "environ"):
             text = (folder / name).read_bytes().decode()

@@ -25,6 +25,7 @@ from tests.integration.conftest import (
     wait_for_phase,
     wait_until,
 )
+from tests.worker_templates import apart
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]  # three whole runs
 
@@ -66,7 +67,8 @@ def test_a_run_whose_machine_is_lost_ends_like_an_undisturbed_one(
     job = workplace.job(iterations=3)
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0
-    process = workplace.start(*SPOTLIGHT, "run", job, "--run-folder", broken, "--mirror", bucket)
+    words = ("run", job, "--run-folder", broken, "--mirror", bucket)
+    process = workplace.start(*SPOTLIGHT, *words, env=apart())
     wait_until(
         lambda: any(event["iteration"] >= 1 for event in events(broken, "run_mirrored")),
         "a copy of a checkpoint",

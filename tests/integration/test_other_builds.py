@@ -23,9 +23,9 @@ TELL = "from spotlight.actors.protocol.dialect import own_dialect; print(own_dia
 class Builds:
     """This build and an older one, and a place for their daemons. What these say goes to files."""
 
-    def __init__(self, workplace: Workplace, template: tuple[str, str]) -> None:
+    def __init__(self, workplace: Workplace, light_template: tuple[str, str]) -> None:
         self.place = workplace
-        self._template = template
+        self._template = light_template
         self.folder = workplace.folder
         self.ours = dict(os.environ)
         self.older = make_build(workplace.folder / "older", PARTS)
@@ -79,8 +79,8 @@ def refusal(theirs: str, ours: str) -> str:
 
 
 @pytest.fixture
-def builds(workplace: Workplace, template: tuple[str, str]) -> Builds:
-    return Builds(workplace, template)
+def builds(workplace: Workplace, light_template: tuple[str, str]) -> Builds:
+    return Builds(workplace, light_template)
 
 
 def test_an_older_node_and_an_older_command_are_refused_by_name(builds: Builds) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from tests.cloud.fake_metadata import FakeMetadata
 from tests.integration.conftest import LIMIT_S, Workplace, descendants, events, wait_until
+from tests.worker_templates import apart
 
 
 @pytest.fixture
@@ -57,16 +58,16 @@ class Site:
         self.node("anchor", "reserved", *options)
         with monkeypatch.context() as environment:
             environment.setenv("SPOTLIGHT_METADATA_URL", cloud.url)
-            self.spot = self.node("spot", "spot")
+            self.spot = self.node("spot", "spot", env=apart())
         job = workplace.job(name="long", iterations=1000)
         assert workplace.spotlight("submit", job).code == 0
         self.run = workplace.folder / "runs" / "long-001"
         wait_until(lambda: bool(self.works("spot/0")), "work on the spot node")
 
-    def node(self, name: str, pool: str, *options: str) -> subprocess.Popen[str]:
+    def node(self, name: str, pool: str, *options: str, **others: Any) -> subprocess.Popen[str]:
         return self.workplace.daemon(
             "node", "--name", name, "--pool", pool,
-            "--logs", self.workplace.folder / "logs", *options,
+            "--logs", self.workplace.folder / "logs", *options, **others,
         )  # fmt: skip
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -127,7 +128,7 @@ def test_a_signal_lets_a_node_give_everything_back_before_it_ends(
     (notice,) = site.events("notice")
     assert (notice["node"], notice["source"]) == ("spot", "signal")
     assert [event["reason"] for event in site.events("node_lost")] == ["left after a notice"]
-    assert site.events("leases_expired") == []
+    assert site.events("work_taken_back") == []
 
 
 @pytest.mark.slow

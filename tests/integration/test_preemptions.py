@@ -5,6 +5,7 @@ happened, bit for bit.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,7 +77,7 @@ class _Run:
         """How many answers were refused so far."""
         try:
             join = resolve("--join", f"@{self.token}")
-            return asyncio.run(get_status(join)).late_results
+            return asyncio.run(get_status(join)).results_ignored
         except (ActorError, UserError):  # it has ended
             return 0
 
@@ -123,13 +124,13 @@ def test_a_worker_that_stood_still_comes_too_late_and_changes_nothing(
     with _running(workplace, undisturbed) as run:
         node = run.daemon("spot-0")
         run.until(lambda: run.has("worker_state", worker="spot-0/0", state="rollout"), "its work")
-        (worker,) = (p for p in descendants(run.pid) if "spot-0/0" in p.cmdline())
+        (worker,) = (p for p in descendants(os.getpid()) if "spot-0/0" in p.cmdline())
         for process in (node, worker):  # a node that runs would end it
             process.suspend()
         run.until(lambda: run.has("node_lost", node="spot-0"), "its loss")
         run.until(lambda: run.has("phase", phase="train", iteration=0), "its batch done by others")
         worker.resume()
-        run.until(lambda: run.has("late_results", worker="spot-0/0"), "its late answer")
+        run.until(lambda: run.has("results_ignored", worker="spot-0/0"), "its late answer")
         run.until(lambda: run.late() > 0, "its being counted")
         node.resume()
         run.until(lambda: run.has("node_joined", 2, node="spot-0"), "its coming back")
@@ -156,8 +157,8 @@ def test_a_node_with_notice_gives_back_leaves_and_may_come_back(
     assert "reserved-0, spot-0" in unknown.errors
     (lost,) = events(run.folder, "worker_lost")
     assert lost["reason"] == "left after a notice"
-    assert not lost["requests_reissued"]
-    assert not events(run.folder, "leases_expired")
+    assert not lost["requests_handed_on"]
+    assert not events(run.folder, "work_taken_back")
 
 
 def test_all_spot_nodes_are_lost_and_training_goes_on(

@@ -75,7 +75,7 @@ def test_the_export_is_what_was_validated_best_and_diffusers_loads_it(run: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["best", "ema", "newest"])
+@pytest.mark.parametrize("weights", ["best", "newest"])
 def test_any_weights_of_a_run_can_be_exported_again(
     place: Workplace, run: Path, weights: str
 ) -> None:

@@ -14,7 +14,14 @@ import yaml
 from safetensors.torch import load_file
 
 from spotlight.store.run_folder import checkpoint_path
-from tests.integration.conftest import SPOTLIGHT, Workplace, events, open_workplace, wait_until
+from tests.integration.conftest import (
+    SPOTLIGHT,
+    Workplace,
+    descendants,
+    events,
+    open_workplace,
+    wait_until,
+)
 from tests.training.fakes import same_bits
 
 pytestmark = pytest.mark.slow
@@ -71,17 +78,17 @@ def test_a_lost_part_is_had_from_another_machine(
     run = place.folder / victim.replace(" ", "-")
     process = place.start(*SPOTLIGHT, "run", job, "--run-folder", run)
     wait_until(lambda: len(events(run, "weights_published")) >= 4, "three iterations")
-    kill(process.pid, "reserved-1/0" if victim == "a rank" else "reserved-1")
+    kill("reserved-1/0" if victim == "a rank" else "reserved-1")
     assert process.wait(200) == 0
     assert [event["source"] for event in events(run, "trainers_built")][-1] == "state"
     last = checkpoint_path(4)
     assert same_bits(load_file(run / last), load_file(calm / last))
 
 
-def kill(root: int, name: str) -> None:
-    """All processes below, of a node or a worker, and what they have started."""
+def kill(name: str) -> None:
+    """All processes of a node or a worker, and what they have started."""
     found: list[psutil.Process] = []
-    for process in psutil.Process(root).children(recursive=True):
+    for process in descendants(os.getpid()):
         with suppress(psutil.Error):  # it may be over
             if name in process.cmdline():
                 found += [process, *process.children(recursive=True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -21,6 +20,7 @@ from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.hub_cache import is_wanted
 from tests.diffusion.hub_kit import COMMIT, REPOSITORY, Hub, fill_cache, listening
 from tests.integration.conftest import Workplace, events, wait_until
+from tests.worker_templates import apart
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ class Cluster:
         self, name: str, kind: str, *arguments: str | Path, **environment: str
     ) -> subprocess.Popen[str]:
         script = Path(__file__).parents[2] / "bin" / f"spotlight-{kind}"
-        env = {**os.environ, **self._environment(name), **environment}
+        env = {**apart(), **self._environment(name), **environment}
         return self.workplace.start(sys.executable, script, *arguments, env=env)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Workplace, events, metrics, wait_until
+from tests.worker_templates import apart
 
 pytestmark = [pytest.mark.slow]
 
@@ -49,7 +50,7 @@ class Ink:
 def _daemon(workplace: Workplace, name: str, *arguments: str | Path, **environment: str) -> None:
     script = Path(__file__).parents[2] / "bin" / f"spotlight-{name}"
     path = os.pathsep.join(filter(None, [str(workplace.folder), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, **environment}
+    env = {**apart(), "PYTHONPATH": path, **environment}
     workplace.start(sys.executable, script, *arguments, env=env)
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from spotlight_simulation.ports import unused_port
 from tests.integration.conftest import Workplace, events, metrics, wait_for_phase, wait_until
+from tests.worker_templates import apart
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +43,7 @@ def test_a_node_whose_data_port_nobody_reaches_works_and_others_pull_elsewhere(
     def node(name: str, pool: str, *options: str) -> None:
         argv = (sys.executable, script, "--name", name, "--pool", pool)
         logs = ("--logs", workplace.folder / "logs")
-        workplace.start(*elsewhere(name), *argv, *logs, *options)
+        workplace.start(*elsewhere(name), *argv, *logs, *options, env=apart())
 
     node("trainer", "reserved")
     # It says 127.0.0.1, and serves bundles on another address of loopback alone.

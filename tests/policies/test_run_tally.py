@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.record.run_events import (
-    LateResults,
-    LeasesExpired,
+    EVENTS,
+    MirrorFailed,
     NodeJoined,
     NodeLost,
     NoticeReceived,
     NoticeWithdrawn,
-    RequestQuarantined,
+    RequestGivenUp,
+    ResultsIgnored,
     RunEvent,
+    RunMirrored,
     WorkerLost,
+    WorkTakenBack,
 )
+from tests.event_samples import sample_event
 
 NOTICE = NoticeReceived(node="a", source="user", lead_s=30.0)
 LOSS = NodeLost(node="a")
@@ -26,15 +30,15 @@ def tally(*events: RunEvent) -> RunTally:
     return found
 
 
-def test_requests_of_lost_workers_and_of_expired_leases_are_issued_again() -> None:
-    lost = WorkerLost(worker="a/0", requests_reissued={"rollout": 3, "preview": 2})
-    assert tally(lost, LeasesExpired(items=4)).reissued == 9
+def test_requests_of_lost_workers_and_of_silent_ones_are_handed_on() -> None:
+    lost = WorkerLost(worker="a/0", requests_handed_on={"rollout": 3, "preview": 2})
+    assert tally(lost, WorkTakenBack(items=4)).handed_on == 9
 
 
-def test_late_results_and_quarantined_requests_are_counted() -> None:
-    late = LateResults(worker="a/0", lease=7)
-    found = tally(late, RequestQuarantined(request="r", prompt="p"), late)
-    assert (found.late_results, found.quarantined) == (2, ["r"])
+def test_ignored_results_and_requests_that_are_given_up_are_counted() -> None:
+    ignored = ResultsIgnored(worker="a/0", lease=7)
+    found = tally(ignored, RequestGivenUp(request="r", prompt="p"), ignored)
+    assert (found.results_ignored, found.given_up) == (2, ["r"])
 
 
 def test_a_notice_and_the_loss_that_follows_are_one_preemption() -> None:
@@ -53,7 +57,17 @@ def test_a_node_that_is_lost_after_its_notice_was_withdrawn_is_another_preemptio
     assert tally(NOTICE, NoticeWithdrawn(node="a"), LOSS).preemptions == 2
 
 
+def test_the_last_copy_and_those_that_failed_are_known() -> None:
+    failed = MirrorFailed(iteration=2, failures=1, retry_s=1.0, reason="full")
+    copied = RunMirrored(iteration=2, files=1, nbytes=1, seconds=1.0)
+    found = tally(failed, copied, failed)
+    assert (found.mirrored, found.mirror_failures) == (2, 2)
+
+
 def test_all_that_changes_a_tally_is_among_the_events_that_are_read_again() -> None:
-    for event in (NOTICE, LOSS, LeasesExpired(items=1), LateResults(worker="a/0", lease=1)):
-        assert tally(event) != RunTally()
-        assert type(event) in COUNTED
+    """Of every kind of event, of a node that has notice or not."""
+    notice = sample_event(NoticeReceived)
+    for kind in EVENTS.values():
+        event = sample_event(kind)
+        counts = tally(event) != tally() or tally(notice, event) != tally(notice)
+        assert counts == (kind in COUNTED), kind

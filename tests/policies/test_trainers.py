@@ -7,12 +7,19 @@ from trainers_kit import LISTENS_AT, NOTHING, PATIENCE_S, Worker, machine, offer
 
 from spotlight.policies import trainer_orders as orders
 from spotlight.policies.resume import ResumePoint
-from spotlight.policies.trainers import MOST_RECOVERIES, Facts, TrainerMachine, next_recovery
+from spotlight.policies.trainers import (
+    MOST_RECOVERIES,
+    SEE_TRAINING,
+    Facts,
+    TrainerMachine,
+    next_recovery,
+)
 from spotlight.record.run_events import (
     TrainerOutOfReach,
     TrainersBuilt,
     TrainersFound,
     TrainersLost,
+    TrainingFailed,
 )
 
 TERM = 7
@@ -403,12 +410,17 @@ def test_a_trainer_whose_node_is_back_is_there():
     assert trainers.waits_for(0) == ""
 
 
+def test_a_node_that_has_left_after_a_notice_is_not_told_to_be_out_of_reach():
+    trainers = ready(FIRST, SECOND)
+    assert trainers.out_of_reach("a", "left after a notice", 100.0, announced=True) == []
+
+
 def test_what_the_job_waits_for_says_whether_a_node_is_away_or_has_left():
     trainers = ready(FIRST, SECOND)
     trainers.out_of_reach("a", "silence", 100.0, announced=False)
     assert "a/0 trains, and its node is out of reach" in trainers.waits_for(0)
     trainers.out_of_reach("a", "notice", 101.0, announced=True)
-    assert "a/0 trains, and its node has left after a notice" in trainers.waits_for(0)
+    assert "a/0 trains on, though its node has left after a notice" in trainers.waits_for(0)
 
 
 # --- when they are lost ---
@@ -460,10 +472,24 @@ def test_a_former_trainer_that_was_given_up_and_is_appointed_again_is_there():
 def test_a_failure_is_the_jobs_unless_others_were_out_of_reach(lost_state):
     trainers = ready(FIRST)
     failed = orders.HasFailed("no memory", lost_others=False, lost_state=False)
-    assert trainers.reported(0, TERM, failed) == [orders.Fail("trainer rank 0: no memory")]
+    _, *follows = trainers.reported(0, TERM, failed)
+    assert follows == [orders.Fail("trainer rank 0: no memory")]
     alone = orders.HasFailed("no answer", lost_others=True, lost_state=lost_state)
     later = orders.RecoverLater("trainer rank 0: no answer")
-    assert trainers.reported(0, TERM, alone) == [orders.ForgetState()] * lost_state + [later]
+    _, *follows = trainers.reported(0, TERM, alone)
+    assert follows == [orders.ForgetState()] * lost_state + [later]
+
+
+@pytest.mark.parametrize("lost_others", [False, True])
+def test_a_failure_is_written_down_with_where_the_loss_raised(lost_others):
+    trainers = ready(FIRST)
+    where = "Traceback ...\nKeyError: 'mask'"
+    failed = orders.HasFailed("LossFailed: it raised", lost_others, False, where)
+    note, end = trainers.reported(0, TERM, failed)
+    event = TrainingFailed(worker="a/0", error="LossFailed: it raised", traceback=where)
+    assert note == orders.Note(event)
+    if not lost_others:
+        assert end == orders.Fail(f"trainer rank 0: LossFailed: it raised; {SEE_TRAINING}")
 
 
 def test_a_job_whose_trainers_are_always_lost_ends():

@@ -495,9 +495,6 @@ class School:
         self.carry_out(self.trainers.joined(worker.node, {fresh.worker.epoch}))
         self.assemble()
 
-    def copy(self) -> School:
-        return pickle.loads(pickle.dumps(self, protocol=5))
-
     def key(self) -> str:
         """Schools with the same key go on alike."""
         return repr(self) + repr(self.trainers) + repr(self.iterations)
@@ -535,8 +532,9 @@ def every_state(school: School, most: int = 10**9) -> tuple[int, set[str]]:
     front: deque[tuple[str, School]] = deque([(first, school)])
     while front:
         key, here = front.popleft()
+        saved = pickle.dumps(here, protocol=5)
         for move in here.possible():
-            there = here.copy()
+            there: School = pickle.loads(saved)
             try:
                 there.happen(*move)
             except AssertionError as error:

@@ -162,7 +162,7 @@ def _lose(run: RunWriter, worker: dict[str, str], time_s: float) -> None:
         time_s,
         **worker,
         reason="preempted",
-        requests_reissued={"rollout": 8},
+        requests_handed_on={"rollout": 8},
     )
     run.event(
         "node_lost",

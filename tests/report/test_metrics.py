@@ -29,7 +29,7 @@ def test_the_summary_of_a_finished_run_counts_what_its_files_say(finished_run: P
     assert summary["previews_late"] == sum(line["previews_late"] for line in written)
     rollout_s = sum(line["rollout_s"] for line in written)
     assert summary["images_per_s"] == pytest.approx(12 * 64 / rollout_s)
-    assert (summary["nodes_lost"], summary["requests_reissued"]) == (1, 8)
+    assert (summary["nodes_lost"], summary["requests_handed_on"]) == (1, 8)
     assert (summary["outcome"], summary["reason"]) == ("finished", "")
     assert summary["validation_start"] == 0.3
     assert summary["validation_end"] == summary["validation_best"] == pytest.approx(0.83)
@@ -163,10 +163,16 @@ def test_a_resumed_run_is_judged_by_its_last_start(run: RunWriter) -> None:
     assert (summary["outcome"], summary["resumptions"]) == ("unfinished", 1)
 
 
-def test_requests_are_reissued_from_lost_workers_and_expired_leases(run: RunWriter) -> None:
-    run.event("worker_lost", 1.0, worker="a", requests_reissued={"rollout": 3, "preview": 2})
+def test_requests_are_counted_under_the_names_of_earlier_versions_too(run: RunWriter) -> None:
+    run.event("worker_lost", 1.0, worker="a", requests_reissued={"rollout": 3})
     run.event("leases_expired", 2.0, items=4)
-    assert summarise(read_run(run.folder))["requests_reissued"] == 9
+    assert summarise(read_run(run.folder))["requests_handed_on"] == 7
+
+
+def test_requests_of_lost_workers_and_of_silent_ones_are_handed_on(run: RunWriter) -> None:
+    run.event("worker_lost", 1.0, worker="a", requests_handed_on={"rollout": 3, "preview": 2})
+    run.event("work_taken_back", 2.0, items=4)
+    assert summarise(read_run(run.folder))["requests_handed_on"] == 9
 
 
 def _phases(run: RunWriter, *phases: tuple[float, int, str]) -> None:

@@ -306,12 +306,15 @@ def test_one_session_follows_another_and_leaves_nothing(tmp_path: Path) -> None:
     simulate(tmp_path, scene)
 
 
-def test_there_is_one_session_at_a_time(tmp_path: Path) -> None:
+def test_two_programs_are_served_at_once(tmp_path: Path) -> None:
     async def scene(cluster: Cluster) -> None:
-        async with program(cluster, "first"):
-            with pytest.raises(RequestRefused, match="`session-first` is running"):
-                async with program(cluster, "second"):
-                    pass
+        async with program(cluster, "first") as first, program(cluster, "second") as second:
+            for loop in (first, second):
+                await loop.publish(0)
+                await loop.link.submit([order(1)])
+            for loop in (first, second):
+                (done,) = await loop.done(1)
+                assert len(done.samples) == 4
 
     simulate(tmp_path, scene)
 

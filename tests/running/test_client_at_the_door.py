@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.actors.coordinator.coordinator import Coordinator
-from spotlight.actors.coordinator.door import Door
-from spotlight.actors.coordinator.key_ring import KeyRing, door_file
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
@@ -20,32 +17,9 @@ from spotlight.errors import NotAdmitted, NotAllowed, RequestRefused
 from spotlight.join_token import JoinToken
 from spotlight.running.client import connect, end_of_token
 from spotlight.running.join_option import transport_of
-from spotlight.store.runs_folder import RunsFolder
 from spotlight.transport.control import Guests, ZeroMQTransport
 from spotlight.transport.control.keys import KeyPair
-from spotlight.transport.tensors import BundleStore
-
-
-class Site:
-    """A coordinator of this process."""
-
-    def __init__(self, runs: Path) -> None:
-        self._runs = runs
-
-    async def open(self) -> None:
-        transport = ZeroMQTransport(dialect=own_dialect())
-        keys = KeyRing(transport, door_file(self._runs))
-        self.system = ActorSystem(transport, rng=random.Random(0), rights=MAY_SAY)
-        await self.system.start()
-        coordinator = Coordinator(
-            RunsFolder(self._runs),
-            random.Random(0),
-            lambda folder, token: BundleStore(folder, token=token),
-            keys,
-        )
-        await self.system.spawn(lambda: coordinator, "coordinator")
-        await self.system.spawn(lambda: Door(keys, coordinator), "door")
-        self.operator = keys.new_token("operator")
+from tests.running.door_site import Site
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from spotlight.record.run_events import PhaseBegan
 from spotlight.record.run_metrics import ValidationMetrics
 from spotlight.running.record_follower import RecordFollower
+from spotlight.store.record_files import set_newest_aside
 from spotlight.store.run_folder import replace_file
 from spotlight.trackers import IterationRecord, RunRecords
 
@@ -83,6 +84,16 @@ def test_what_was_there_before_is_not_given(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.write("events.jsonl", phase("train", 2.0))
     assert run.polled() == ["train"]
+
+
+def test_events_that_are_set_aside_between_two_looks_are_given_once(run: Run) -> None:
+    run.write("events.jsonl", phase("rollout", 1.0))
+    assert run.polled() == ["rollout"]
+    run.write("events.jsonl", phase("train", 2.0))
+    set_newest_aside(run.path)
+    run.write("events.jsonl", phase("publish", 3.0))
+    assert run.polled() == ["train", "publish"]
+    assert run.polled() == []
 
 
 def test_after_a_run_went_back_only_what_is_made_again_is_given(run: Run) -> None:

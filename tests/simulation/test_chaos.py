@@ -12,8 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from spotlight.cli.app import app
-from spotlight_simulation.chaos import chaos_job, run_seed, run_seeds, scenario, total_effects
+from spotlight_simulation.chaos import run_seed, run_seeds, scenario, total_effects
 from spotlight_simulation.faults import KINDS, SESSION_KINDS, FaultKind
+from spotlight_simulation.job_life import chaos_job
 
 _DIGEST = """
 from spotlight_simulation.chaos import run_seed

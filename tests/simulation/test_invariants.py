@@ -22,9 +22,10 @@ from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.requests.rows import Row, SavedRow
 from spotlight.types import BundleOffer, Commit
 from spotlight_simulation import fake_denoising, invariants, wiretap
-from spotlight_simulation.chaos import Run, scenario, silence, simulate
+from spotlight_simulation.chaos import scenario, silence, simulate
 from spotlight_simulation.fake_hardware import LOST, UNCLEAR
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import Run
 
 Invariant = Callable[[Run], Iterable[str]]
 TRAINERS = [
@@ -208,10 +209,9 @@ def test_an_iteration_that_is_not_on_record_is_noticed(run: Run) -> None:
     assert violations(invariants.records_are_complete, run)
 
 
-def test_a_discarded_sample_is_noticed(run: Run) -> None:
-    assert run.status is not None
-    run.status = msgspec.structs.replace(run.status, discarded=1)
-    assert violations(invariants.nothing_finished_is_discarded, run)
+def test_samples_that_cannot_be_made_any_more_are_noticed(run: Run) -> None:
+    record(run, {"event": "samples_outdated", "iteration": 1, "samples": 2})
+    assert violations(invariants.samples_are_made_in_time, run)
 
 
 def test_a_worker_that_works_before_it_starts_is_noticed(run: Run) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from spotlight_simulation.chaos import Scenario, chaos_job, silence, simulate
+from spotlight_simulation.chaos import silence, simulate
 from spotlight_simulation.fake_hardware import HardwareTimes
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import Scenario, chaos_job
 from spotlight_simulation.numerics import Batch, Fingerprints, Update
 from spotlight_simulation.processes import NodeSpec
 

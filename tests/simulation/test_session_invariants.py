@@ -21,10 +21,11 @@ from spotlight.rollouts.streams import GroupStream
 from spotlight.rollouts.versions import AtLeast, Exactly
 from spotlight.types import BundleOffer
 from spotlight_simulation import session_invariants as invariants
-from spotlight_simulation.chaos import chaos_job, silence
+from spotlight_simulation.chaos import silence
 from spotlight_simulation.fake_engine import FakeEngine
 from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.history import Happening
+from spotlight_simulation.job_life import chaos_job
 from spotlight_simulation.memory_store import SimulatedStore
 from spotlight_simulation.session_chaos import SessionRun, session_scenario, simulate_session
 

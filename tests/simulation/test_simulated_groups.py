@@ -14,11 +14,12 @@ from spotlight.actors.node import regrouping
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.protocol import GroupPlan
 from spotlight_simulation import invariants
-from spotlight_simulation.chaos import Run, Scenario, chaos_job, silence, simulate
+from spotlight_simulation.chaos import silence, simulate
 from spotlight_simulation.fake_collective import FakeCollective
 from spotlight_simulation.fake_denoising import State
 from spotlight_simulation.faults import Fault
 from spotlight_simulation.freezing import FreezableLoop
+from spotlight_simulation.job_life import Run, Scenario, chaos_job
 from spotlight_simulation.processes import NodeSpec
 
 NODES = (

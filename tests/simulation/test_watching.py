@@ -156,7 +156,10 @@ def test_rows_are_read_from_a_journal_that_is_open(tmp_path: Path) -> None:
     journal.write({"request/rollout/0/0/0/7": row, "published/1": b"{}"})
     rows = saved_rows({journal.path: journal.path.read_bytes()})
     journal.close()
-    assert {key: found.given_up for key, found in rows.items()} == {"rollout/0/0/0/7": "it failed"}
+    found = {
+        tenant: {key: row.given_up for key, row in its.items()} for tenant, its in rows.items()
+    }
+    assert found == {"owner": {"rollout/0/0/0/7": "it failed"}}
 
 
 # --- by seeds ---

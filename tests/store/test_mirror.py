@@ -19,6 +19,7 @@ from mirror_kit import (
 )
 
 from spotlight.errors import MirrorError
+from spotlight.store import record_files
 from spotlight.store.mirror import Manifest, Mirror, Snapshot, read_manifest
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.restore import restore
@@ -55,6 +56,22 @@ def test_a_copy_has_what_a_resume_needs_and_no_checkpoint_that_is_not_committed(
         data = store.read(f"files/{file.sha256}", most=10**6)
         assert data is not None
         assert (len(data), hashlib.sha256(data).hexdigest()) == (file.nbytes, file.sha256)
+
+
+def test_events_that_were_set_aside_are_copied_and_come_back(
+    store: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_files, "LARGEST", 1)
+    with run_folder(tmp_path / "run") as folder:
+        copy = mirror(store)
+        upload(folder, copy)
+        folder.record_event({"time_s": 2.0, "event": "phase"})
+        upload(folder, copy)
+        lines = list(record_files.whole_event_lines(folder.path))
+    names = {file.path for file in manifest_of(store).files}
+    assert {"events-000001.jsonl", "events-000002.jsonl", "events.jsonl"} <= names
+    restore(store, tmp_path / "back")
+    assert list(record_files.whole_event_lines(tmp_path / "back")) == lines
 
 
 def test_a_restored_run_can_be_opened_and_has_forgotten_what_lay_elsewhere(

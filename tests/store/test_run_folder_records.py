@@ -10,7 +10,8 @@ import pytest
 from run_folder_kit import iteration, job, lines, reopened
 
 from spotlight.errors import RunFolderError
-from spotlight.record.run_events import LateResults, LeasesExpired
+from spotlight.record.run_events import ResultsIgnored, WorkTakenBack
+from spotlight.store import record_files
 from spotlight.store.run_folder import RunFolder
 
 
@@ -144,6 +145,7 @@ def test_events_are_durable_when_they_are_synced(folder, full_disk):
 FILL = """
 import json, pathlib, resource, sys
 from spotlight.errors import RunFolderError
+from spotlight.store import record_files
 from spotlight.store.run_folder import RunFolder
 folder, _ = RunFolder.reopen(pathlib.Path(sys.argv[1]), None)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2500, 2500))
@@ -182,6 +184,35 @@ def test_metrics_are_read_back(path, folder):
     assert [v.weights_version for v in folder.metrics()] == [0]
 
 
+def test_events_go_on_in_another_file_when_theirs_is_large(path, folder, monkeypatch):
+    monkeypatch.setattr(record_files, "LARGEST", 100)
+    for number in range(10):
+        folder.record_event({"time_s": float(number), "event": "work_taken_back", "items": number})
+        folder.require_there()
+    folder.sync_events()
+    assert [file.name for file in record_files.older_files(path)] == [
+        f"events-{number:06d}.jsonl" for number in (1, 2, 3, 4, 5)
+    ]
+    assert [event.items for event in folder.events((WorkTakenBack,))] == list(range(10))
+    assert folder.last_time_s() == 9.0, "though its own file is empty"
+    folder.close()
+    assert reopened(path)[1] == 9.0
+
+
+@pytest.mark.parametrize("torn", TORN)
+def test_of_several_files_of_events_the_last_may_be_torn(path, folder, monkeypatch, torn):
+    monkeypatch.setattr(record_files, "LARGEST", 1)
+    folder.record_event({"time_s": 3.5, "event": "phase"})
+    folder.close()
+    append(path / "events.jsonl", torn)
+    again, _ = RunFolder.reopen(path, None)
+    assert again.last_time_s() == 3.5
+    again.record_event({"time_s": 4.0, "event": "run_started"})
+    again.close()
+    texts = [json.loads(line)["time_s"] for line in record_files.whole_event_lines(path)]
+    assert texts == [3.5, 4.0]
+
+
 def test_events_are_read_back_by_their_kinds_and_lines_that_cannot_be_read_are_left_out(folder):
     for event in (
         {"event": "late_results", "worker": "a/0", "lease": 7},
@@ -191,5 +222,5 @@ def test_events_are_read_back_by_their_kinds_and_lines_that_cannot_be_read_are_l
         {"event": "leases_expired", "items": 2},
     ):
         folder.record_event({"time_s": 1.0, **event})
-    found = folder.events((LateResults, LeasesExpired))
+    found = folder.events((ResultsIgnored, WorkTakenBack))
     assert [event.fields() for event in found] == [{"worker": "a/0", "lease": 7}, {"items": 2}]

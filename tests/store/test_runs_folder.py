@@ -68,6 +68,8 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
         ("a/../..", "is not below"),
         ("link/run", "is not below"),
         (".running", "the name of a file of the coordinator"),
+        ("queue.records", "the name of a file of the coordinator"),
+        ("queue.records.part/run", "the name of a file of the coordinator"),
         (".coordinator/run", "the name of a file of the coordinator"),
         ("there/artifacts.d/run", "inside of another run"),
         ("a\0b", "control characters"),
@@ -94,13 +96,3 @@ def test_a_place_may_be_left_open_named_or_named_by_whoever_started_the_coordina
     assert runs.place("job", str(beside)) == beside
     with pytest.raises(RunFolderError, match="is not below"):
         runs.place("job", str(beside / "inner"))
-
-
-def test_what_runs_is_noted_until_it_ends(tmp_path: Path) -> None:
-    runs = RunsFolder(tmp_path / "runs")
-    assert runs.running is None
-    runs.begin(tmp_path / "runs" / "a")
-    assert RunsFolder(tmp_path / "runs").running == tmp_path / "runs" / "a"
-    runs.end()
-    runs.end()
-    assert runs.running is None

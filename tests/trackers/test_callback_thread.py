@@ -92,9 +92,12 @@ async def test_a_callback_that_raises_is_named_and_counted_and_the_others_go_on(
     assert await thread.aclose(LIMIT_S)
     assert well.said == ["phase", (3, {"kl": 0.5}), 0.75] * 2
     said = f"{type(error).__name__}: {error}"
-    assert thread.troubles() == (
-        CallbackTrouble(callback="broken", failures=2, dropped=0, error=said),
+    (trouble,) = thread.troubles()
+    where = trouble.traceback
+    assert trouble == CallbackTrouble(
+        callback="broken", failures=2, dropped=0, error=said, traceback=where
     )
+    assert "in on_event" in where and where.endswith(said)
 
 
 async def test_a_callback_that_cannot_be_made_is_counted_once() -> None:

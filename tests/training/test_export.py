@@ -1,5 +1,6 @@
 """What a job exports is what it validates: loaded by others, it computes the very same."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -204,3 +205,37 @@ def test_a_damaged_checkpoint_is_named(tmp_path):
         CheckpointError, match=r"checkpoint\.safetensors: not a complete checkpoint"
     ):
         trained.export(tmp_path / "out")
+
+
+@pytest.mark.parametrize("lora", [False, True], ids=["all-weights", "adapters"])
+def test_a_pipeline_is_a_checkpoint_that_computes_what_was_validated(tmp_path, lora):
+    trained = Trained(tmp_path, lora=lora)
+    (trained.base / "scheduler").mkdir()
+    (trained.base / "scheduler" / "scheduler_config.json").write_text("{}")
+    index = '{"transformer": ["diffusers", "QwenImageTransformer2DModel"], "scheduler": ["", ""]}'
+    (trained.base / "model_index.json").write_text(index)
+
+    folder = trained.export(tmp_path / "out", format="pipeline")
+
+    assert (folder / "model_index.json").read_text() == index
+    assert (folder / "scheduler" / "scheduler_config.json").read_text() == "{}"
+    loaded = QwenImageTransformer2DModel.from_pretrained(folder / "transformer").eval()
+    torch.testing.assert_close(outputs(loaded), trained.validated(), rtol=0, atol=1e-5 * lora)
+    assert not torch.allclose(outputs(loaded), outputs(bare_transformer()), atol=1e-3)
+
+
+def test_a_pipeline_outlives_the_checkpoint_that_it_shares_files_with(tmp_path):
+    make_tiny_checkpoint("sd3", tmp_path / "base")
+    spec = ModelSpec(checkpoint=str(tmp_path / "base"))
+    model = load_model(spec, device="cpu")
+    state = {f"ema/{name}": it + 1 for name, it in model.trainable_state().items()}
+    save_checkpoint(tmp_path / "checkpoint.safetensors", state, {})
+    export_checkpoint(
+        spec, tmp_path / "checkpoint.safetensors", tmp_path / "out", format="pipeline"
+    )
+    shutil.rmtree(tmp_path / "base")
+
+    loaded = load_model(ModelSpec(checkpoint=str(tmp_path / "out")), device="cpu")
+
+    for name, tensor in loaded.trainable_state().items():
+        assert torch.equal(tensor, state[f"ema/{name}"]), name

@@ -1,23 +1,27 @@
-"""The coordinator: knows the nodes, and runs one job, or one session of another program, at a time.
+"""The coordinator: knows the nodes, and the jobs and sessions that share them.
 
-Messages in: NodeReport (nodes), SubmitJob, BeginSession, CancelJob, PreemptNode, GetStatus (users),
-Down (a node or the job runner).
+Messages in: NodeReport (nodes), SubmitJob, BeginSession, CancelJob, PreemptNode, DrainNode,
+GetStatus, ListJobs (users), Down (a node or a tenant).
 Messages out: NodePlan, NodeRefused (nodes), JobAccepted, JobRefused, SessionBegan, SessionRefused,
-JobStatus (users). NodeReport and CancelJob are passed on to the runner of the job or session, which
-is told by a call that a node is lost, and calls back with its status, and when it has ended.
+JobStatus, JobList, JobUnknown, ConsentNeeded (users). A NodeReport is passed on to the tenant for
+which the node works, and CancelJob to the one that is meant; a tenant is told by a call that a node
+is lost, and calls back when it has ended.
 
-A node is the one that its key is known as (`KeyRing`), and its name is its own for as long as its
-process is in reach. A job or a session is that submitter's whose key it came by. When the job
-runner crashes the job has failed, its run folder stays resumable and the coordinator goes on. When
-trainers are lost another runner goes on with the job. When the coordinator itself is killed, the
-next one on the same runs folder does, with the nodes that are still there.
+A job is in the queue, on disk, before its submitter is answered, and begins when `admission` says
+so; which nodes it gets, the table of the fleet says. A node is the one that its key is known as
+(`KeyRing`), and its name is its own for as long as its process is in reach. A job or a session is
+that submitter's whose key it came by. When the runner of a job crashes that job has failed, its run
+folder stays resumable, and the others go on. When trainers are lost another runner goes on with
+the job. When the coordinator itself is killed, the next one on the same runs folder goes on with
+all of them, with the nodes that are still there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
@@ -29,12 +33,9 @@ import structlog
 from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.coordinator.key_ring import OPERATOR, KeyRing
-from spotlight.actors.coordinator.session.session_folder import (
-    SavedSession,
-    SessionFolder,
-    is_session,
-)
+from spotlight.actors.coordinator.key_ring import OPERATOR, REFUSALS_LOG_S, KeyRing
+from spotlight.actors.coordinator.node_statuses import node_statuses
+from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.coordinator.session.session_runner import SessionRunner, SessionSetup
 from spotlight.actors.coordinator.submissions import (
     SessionFiles,
@@ -43,20 +44,31 @@ from spotlight.actors.coordinator.submissions import (
     read_session_files,
     read_submission,
 )
-from spotlight.actors.coordinator.tenant.job_journal import identify, require_same_prompts
+from spotlight.actors.coordinator.tenant.job_journal import (
+    begin_segment,
+    identify,
+    require_same_prompts,
+)
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.protocol import (
     Acknowledged,
     BeginSession,
     CancelJob,
     CancelRefused,
+    ConsentNeeded,
+    DrainNode,
     GetStatus,
     JobAccepted,
+    JobEntry,
+    JobList,
     JobRefused,
     JobStatus,
+    JobUnknown,
+    ListJobs,
     NodePlan,
     NodeRefused,
     NodeReport,
+    NodeStatus,
     NodeUnknown,
     PreemptNode,
     SessionBegan,
@@ -67,10 +79,15 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
-from spotlight.actors.runtime.log_limiter import LogLimiter
-from spotlight.errors import RequestRefused, UserError
+from spotlight.actors.runtime.log_limiter import LimitedLog
+from spotlight.errors import JournalError, RequestRefused, UnknownJob, UserError
 from spotlight.permissions import Permissions
+from spotlight.policies.fleet.admission import Waiting, admit, why_waits
+from spotlight.policies.fleet.allocation import Borrower
+from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.report.rendering import write_report
+from spotlight.store.job_queue import JobQueue
+from spotlight.store.queued_job import QueuedJob
 from spotlight.store.run_folder import RunFolder, artifacts_of
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import Timings
@@ -80,7 +97,12 @@ log = structlog.get_logger(__name__)
 
 Read = TypeVar("Read")
 TenantT = TypeVar("TenantT", bound=Tenant)
+BegunT = TypeVar("BegunT")
 
+MOST_SUBMISSIONS = 16
+"""So many are read, or wait for it, at a time."""
+MOST_LAST = 100
+"""Of so many that have ended all of the last status is kept."""
 MAILBOX = 8192
 """Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
 at once."""
@@ -117,35 +139,39 @@ class Coordinator(Actor):
         self._open_store = open_store
         self._keys = keys
         self._fleet: Fleet
+        self._queue: JobQueue
         self._tenants: dict[str, Tenant] = {}
-        """The jobs and sessions that run, by id. So far there is one at a time."""
-        self._last = JobStatus()
-        """How the latest ended that runs no more."""
-        self._refusals_log = LogLimiter()
-        self._starting = False
-        """A submission is being read."""
+        """The jobs and sessions that run, by id."""
+        self._last: dict[str, JobStatus] = {}
+        """How those ended that ended lately, by id."""
+        self._refusals_log = LimitedLog(log, REFUSALS_LOG_S)
+        """The log of users and nodes that are refused: they may try as often as they like."""
+        self._submissions = 0
+        """How many are being read."""
+        self._beginning: dict[str, QueuedJob] = {}
+        """Those that are about to run, by id."""
+        self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
+        """Those that are about to begin, by id, each with its user."""
+        self._open_files = ExitStack()
 
     async def started(self) -> None:
-        """Go on with the job in the middle of which an earlier coordinator was killed."""
-        self._fleet = Fleet(self, self, self._timings.rejoin)
-        if (path := self._runs.running) is not None:
-            await self._go_on(path)
+        """Go on with the jobs in the middle of which an earlier coordinator was killed. Raises
+        `JournalError` if the queue cannot be used."""
+        self._queue = JobQueue.open(self._runs.path)
+        self._open_files.callback(self._queue.close)
+        self._fleet = Fleet(self, self, self._timings)
+        for job in self._queue.live():
+            if job.state == "running":
+                await self._begin_from_disk(job, came_back=True)
+        self._begin_waiting()
 
-    async def _go_on(self, path: Path) -> None:
-        try:
-            if is_session(path):
-                session = SessionFolder.reopen(path)
-                work, permissions = session.saved.work, self._permissions
-                files = await self._in_thread(lambda: read_session_files(work, permissions))
-                await self._begin_session(session, files, came_back=True)
-                return
-            permissions = self._permissions
-            submission = await self._in_thread(lambda: read_interrupted(path, permissions))
-            folder, _ = RunFolder.reopen(path, submission.job)
-            await self._begin(folder, submission, user=OPERATOR, came_back=True)
-        except UserError as error:
-            log.error("cannot_go_on", run_folder=str(path), reason=str(error))
-            self._last = JobStatus(outcome="failed", reason=str(error), run_folder=str(path))
+    async def stopping(self, reason: str) -> None:
+        """The next coordinator goes on with the queue."""
+        self._open_files.close()
+
+    def aborted(self) -> None:
+        """Leave the queue as a kill does."""
+        self._open_files.close()
 
     # --- who may say what ---
 
@@ -164,151 +190,335 @@ class Coordinator(Actor):
         """A node is there, and says what it has; or it has left after a notice."""
         actors = (ref.address for worker in message.workers for ref in _actors_of(worker))
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
-        if problem:
-            return NodeRefused(problem)
-        return self._fleet.reported(message)
+        answer = NodeRefused(problem) if problem else self._fleet.reported(message)
+        if isinstance(answer, NodeRefused):
+            node, reason = message.node, answer.reason
+            self._refusals_log.info("node_refused", about=(node, reason), node=node, reason=reason)
+        self._begin_waiting()
+        return answer
 
     @handles(PreemptNode)
-    async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown:
+    async def on_preempt(self, message: PreemptNode) -> Acknowledged | NodeUnknown | ConsentNeeded:
         """A user gives a node notice, or withdraws it, from one that has left too."""
+        if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
+            return needed
         if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
-            return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
+            return self._node_unknown()
         return Acknowledged()
+
+    @handles(DrainNode)
+    async def on_drain(self, message: DrainNode) -> Acknowledged | NodeUnknown | ConsentNeeded:
+        """A user wants a node to have no work, or to have some again."""
+        if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
+            return needed
+        if not self._fleet.drain(message.node, cancel=message.cancel):
+            return self._node_unknown()
+        return Acknowledged()
+
+    def _node_unknown(self) -> NodeUnknown:
+        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
+
+    def _consent_for(self, node: str) -> ConsentNeeded | None:
+        job = self._fleet.table.cannot_train_without(node)
+        if not job:
+            return None
+        title = self._tenants[job].service.title if job in self._tenants else job
+        return ConsentNeeded(
+            f"without {node} the job `{title}` cannot train until another reserved node comes; say"
+            " --yes to go ahead"
+        )
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:
-        """A node is gone, or the job runner crashed."""
+        """A node is gone, or a tenant crashed."""
         for tenant in self._tenants.values():
             if message.ref == tenant.ref:
                 return self._lose_tenant(tenant, message.reason)
         self._fleet.out_of_reach(message.ref, message.reason, self._keys)
 
-    def node_reported(self, report: NodeReport) -> None:
-        """Whoever runs hears of it."""
-        for tenant in self._tenants.values():
-            self.tell(tenant.ref, report)
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
+        """The tenant hears of it, unless it is only beginning."""
+        if tenant in self._tenants:
+            self.tell(self._tenants[tenant].ref, report)
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
-        """Whoever runs hears of it."""
-        for tenant in self._tenants.values():
-            tenant.lose_node(name, reason, announced=announced)
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
+        """The tenant hears of it, unless it is only beginning."""
+        if tenant in self._tenants:
+            self._tenants[tenant].lose_node(name, reason, announced=announced)
 
     def _lose_tenant(self, tenant: Tenant, reason: str) -> None:
         """Its actor crashed: its folder stays resumable."""
         del self._tenants[tenant.service.id]
         tenant.nodes.forget()
-        self._runs.end()
-        log.error("job_runner_ended", job=tenant.service.title, reason=reason)
+        tenant.log.lines.error("job_runner_ended", reason=reason)
         why = f"the job runner {reason}; see the coordinator's log"
-        self._last = msgspec.structs.replace(tenant.status, outcome="failed", reason=why)
+        status = msgspec.structs.replace(tenant.status, outcome="failed", reason=why)
+        self._note_end(tenant.service.id, status)
 
     def take_back_rights(self, name: str) -> None:
         """A node was shown out: it leaves nothing more in the store, and fetches nothing."""
         for tenant in self._tenants.values():
             tenant.store.revoke(name)
 
+    # --- submissions ---
+
     @handles(SubmitJob)
     async def on_submit(self, message: SubmitJob) -> JobRefused | asyncio.Task[Any]:
-        """Start the job, or say why not. Others are served while its files are read."""
+        """Put the job into the queue, or say why not. Others are served while files are read."""
         if not (user := self._keys.user(self.sender_address)):
             return JobRefused("whoever has this key submits no jobs, or was shown out")
-        if (tenant := self._running()) is not None:
+        highest = self._keys.highest_priority(self.sender_address)
+        if message.priority > highest:
             return JobRefused(
-                f"job `{tenant.service.title}` is running; wait for it, or `spotlight cancel` it"
-                " first"
+                f"priority: {message.priority} is above {highest}, the highest of your join token;"
+                " give a lower one, or ask an operator for another token"
             )
-        if self._starting:
-            return JobRefused("another job is about to start; try again in a moment")
-        self._starting = True
-        return self.run_task(self._start(message, user))
+        if self._submissions >= MOST_SUBMISSIONS:
+            return JobRefused("many jobs are being submitted just now; try again in a moment")
+        return self.run_task(self._submit(message, user))
 
-    async def _start(self, message: SubmitJob, user: str) -> JobAccepted | JobRefused:
+    async def _submit(self, message: SubmitJob, user: str) -> JobAccepted | JobRefused:
+        self._submissions += 1
         try:
             submission = await self._in_thread(
                 lambda: read_submission(message, self._runs, self._permissions)
             )
-            if message.resume:
-                folder, _ = RunFolder.reopen(submission.run_folder, message.job)
-            else:
-                folder = RunFolder.create(submission.run_folder, submission.job)
-            return await self._begin(folder, submission, user=user, came_back=False)
+            return await self._take(message, submission, user)
         except UserError as error:
-            self._log_refusal("job_refused", job=message.job.name, reason=str(error))
+            job, reason = message.job.name, str(error)
+            self._refusals_log.info("job_refused", about=(job, reason), job=job, reason=reason)
             return JobRefused(str(error))
         except Exception as error:  # whatever is wrong with a job, it ends no coordinator
             log.error("job_not_started", error=repr(error), exc_info=error)
             return JobRefused("the job could not be started; the coordinator's log says why")
         finally:
-            self._starting = False
+            self._submissions -= 1
 
-    def _log_refusal(self, event: str, **fields: str) -> None:
-        """A user may try as often as it likes; the log is the operator's."""
-        unlogged = self._refusals_log.admit(event, asyncio.get_running_loop().time())
-        if unlogged is not None:
-            log.info(event, unlogged=unlogged, **fields)
+    async def _take(self, message: SubmitJob, submission: Submission, user: str) -> JobAccepted:
+        """Into the queue, and begin at once what may."""
+        path, job = submission.run_folder, submission.job
+        if not message.run_folder:  # another may have come to lie there meanwhile
+            path = self._runs.place(job.name, "")
+        self._refuse_live(path)
+        with ExitStack() as undo:
+            if message.resume:
+                folder, _ = RunFolder.reopen(path, message.job, message.changes)
+            else:
+                folder = RunFolder.create(path, job)
+            undo.callback(folder.close)
+            identity = identify(folder.journal, job.name, self._rng, user)
+            if user not in (OPERATOR, identity.owner):
+                raise RequestRefused(
+                    f"{folder.path} is somebody else's run; whoever submitted it, or an operator,"
+                    " can go on with it"
+                )
+            require_same_prompts(folder.journal, submission.files.prompt_digests)
+            queued = QueuedJob(
+                id=identity.job_id,
+                name=job.name,
+                kind="job",
+                owner=identity.owner,
+                weight=message.weight,
+                priority=message.priority,
+                ranks=job.training.ranks,
+                run_folder=str(path),
+                submitted_at=self._keys.now(),
+                iterations=job.iterations,
+            )
+            self._queue.add(queued)
+            log.info(
+                "job_submitted",
+                job_id=queued.id,
+                job=job.name,
+                owner=queued.owner,
+                run_folder=queued.run_folder,
+            )
+            if queued.id in self._admitted():
+                undo.pop_all()  # `_begin_job` closes it
+                await self._begin_or_refuse(
+                    queued, self._begin_job(queued, folder, submission, came_back=False)
+                )
+        return JobAccepted(queued.id, queued.run_folder)
+
+    def _refuse_live(self, path: Path) -> None:
+        live = self._queue.live_in(path)
+        if live is not None:
+            raise RequestRefused(
+                f"{path} is in the queue already, as the job {live.id}; wait for it, or `spotlight"
+                f" cancel {live.id}` it first"
+            )
 
     @handles(BeginSession, only=_for_itself)
     async def on_begin_session(
         self, message: BeginSession
     ) -> SessionBegan | SessionRefused | asyncio.Task[Any]:
         """Serve another program's loop, or go on to serve it, or say why not."""
-        running, user = self._running(), self._keys.user(self.sender_address)
+        user = self._keys.user(self.sender_address)
         if not user:
             return SessionRefused("whoever has this key begins no sessions, or was shown out")
-        if isinstance(running, SessionRunner) and running.session == message.session:
+        running = self._tenants.get(message.session)
+        if isinstance(running, SessionRunner):
             if user not in (OPERATOR, running.service.owner):
                 return SessionRefused("the session is somebody else's")
             return running.began
-        if running is not None or self._starting:
-            busy = running.service.title if running is not None else "a job"
-            return SessionRefused(f"`{busy}` is running; `spotlight cancel` it first")
         if message.goes_on:
-            return SessionRefused(f"the session has ended: {self._last.reason or 'it is over'}")
-        self._starting = True
-        return self.run_task(self._start_session(message, user))
+            ended = self._last.get(message.session, JobStatus())
+            return SessionRefused(f"the session has ended: {ended.reason or 'it is over'}")
+        if self._submissions >= MOST_SUBMISSIONS:
+            return SessionRefused("many jobs are being submitted just now; try again in a moment")
+        whose, beginning = self._sessions.get(message.session, (user, None))
+        if whose != user:
+            return SessionRefused("the session is somebody else's")
+        if beginning is None:
+            beginning = self.run_task(self._start_session(message, user))
+            self._sessions[message.session] = user, beginning
+        return beginning
 
     async def _start_session(
         self, message: BeginSession, user: str
     ) -> SessionBegan | SessionRefused:
+        self._submissions += 1
         try:
             work, permissions = message.work, self._permissions
             files = await self._in_thread(lambda: read_session_files(work, permissions))
-            token = f"{self._rng.getrandbits(128):032x}"
-            saved = SavedSession(message.session, message.user, message.work, token, user)
-            folder = SessionFolder.create(self._runs.path, saved)
-            return (await self._begin_session(folder, files, came_back=False)).began
+            return (await self._take_session(message, files, user)).began
         except UserError as error:
-            self._log_refusal("session_refused", user=str(message.user), reason=str(error))
+            user, reason = str(message.user), str(error)
+            self._refusals_log.info("session_refused", about=reason, user=user, reason=reason)
             return SessionRefused(str(error))
         except Exception as error:  # whatever is wrong with a session, it ends no coordinator
             log.error("session_not_started", error=repr(error), exc_info=error)
             return SessionRefused("it could not be started; the coordinator's log says why")
         finally:
-            self._starting = False
+            self._submissions -= 1
+            del self._sessions[message.session]
+
+    async def _take_session(
+        self, message: BeginSession, files: SessionFiles, user: str
+    ) -> SessionRunner:
+        token = f"{self._rng.getrandbits(128):032x}"
+        saved = SavedSession(message.session, message.user, message.work, token, user)
+        live = {Path(job.run_folder) for job in self._queue.live()}
+        folder = SessionFolder.create(self._runs.path, saved, live)
+        with ExitStack() as undo:
+            undo.callback(folder.close)
+            queued = QueuedJob(
+                id=message.session,
+                name=f"session-{message.session}",
+                kind="session",
+                owner=user,
+                weight=message.weight,
+                priority=0,
+                ranks=0,
+                run_folder=str(folder.path),
+                submitted_at=self._keys.now(),
+            )
+            self._queue.add(queued)
+            undo.pop_all()  # `_begin_session` closes it
+        return await self._begin_or_refuse(
+            queued, self._begin_session(queued, folder, files, came_back=False)
+        )
+
+    # --- questions of users ---
 
     @handles(CancelJob)
-    async def on_cancel(self, message: CancelJob) -> JobStatus | CancelRefused:
-        """Pass it on; the answer is the status before."""
-        tenant = self._running()
-        if tenant is None:
-            return self._last
-        if self._keys.user(self.sender_address) not in (OPERATOR, tenant.service.owner):
+    async def on_cancel(self, message: CancelJob) -> JobStatus | CancelRefused | JobUnknown:
+        """Pass it on, or take the job out of the queue; the answer is the status before."""
+        try:
+            job = self._queue.find(message.job) if message.job else self._only_live()
+        except UnknownJob as error:
+            return JobUnknown(str(error))
+        if job is None:
+            return self._latest_status()
+        if self._keys.user(self.sender_address) not in (OPERATOR, job.owner):
             return CancelRefused(
-                f"`{tenant.service.title}` is somebody else's; whoever submitted it, or an"
-                " operator, can cancel it"
+                f"`{job.name}` is somebody else's; whoever submitted it, or an operator, can cancel"
+                " it"
             )
-        self.tell(tenant.ref, message)
-        return tenant.status
+        before = self._status_of(job)
+        if job.id in self._tenants:
+            self.tell(self._tenants[job.id].ref, message)
+        elif job.state == "queued":
+            after = msgspec.structs.replace(before, outcome="cancelled", reason=message.reason)
+            self._note_end(job.id, after)
+        return before
 
     @handles(GetStatus)
-    async def on_status(self, message: GetStatus) -> JobStatus:
+    async def on_status(self, message: GetStatus) -> JobStatus | JobUnknown:
         """The last known progress; between jobs, with the workers that are there now."""
-        if (tenant := self._running()) is not None:
-            return tenant.status
-        return msgspec.structs.replace(self._last, workers=self._idle_workers())
+        if not message.job:
+            return self._latest_status()
+        try:
+            return self._status_of(self._queue.find(message.job))
+        except UnknownJob as error:
+            return JobUnknown(str(error))
 
-    def _running(self) -> Tenant | None:
-        return next(iter(self._tenants.values()), None)
+    @handles(ListJobs)
+    async def on_list(self, message: ListJobs) -> JobList:
+        """All that have not ended, and the latest of the others."""
+        return JobList(tuple(map(self._entry_of, (*self._queue.live(), *self._queue.ended()))))
+
+    def _only_live(self) -> QueuedJob | None:
+        live = self._queue.live()
+        if len(live) > 1:
+            names = ", ".join(f"`{job.name}` ({job.id})" for job in live)
+            raise UnknownJob(f"{len(live)} jobs have not ended: {names}; say which is meant")
+        return live[0] if live else None
+
+    def _latest_status(self) -> JobStatus:
+        """That of the job which runs for the longest, or waits, or ended last."""
+        live = sorted(self._queue.live(), key=lambda job: job.began_at or math.inf)
+        for job in (*live, *self._queue.ended()):
+            return self._status_of(job)
+        return JobStatus(workers=self._idle_workers(), nodes=self._nodes())
+
+    def _nodes(self) -> tuple[NodeStatus, ...]:
+        return node_statuses(self._fleet.table, asyncio.get_running_loop().time())
+
+    def _status_of(self, job: QueuedJob) -> JobStatus:
+        if job.id in self._tenants:
+            status = self._tenants[job.id].status
+        elif job.id in self._last:
+            status = self._last[job.id]
+        elif job.has_ended:
+            done = job.iteration
+            outcome: Any = job.state
+            status = JobStatus(phase="finished", outcome=outcome, reason=job.reason, iteration=done)
+        else:
+            status = JobStatus(phase="queued", note=self._why_waits(job))
+        if status.outcome:
+            status = msgspec.structs.replace(status, workers=self._idle_workers())
+        return msgspec.structs.replace(
+            status,
+            job=job.name,
+            id=job.id,
+            owner=job.owner,
+            weight=job.weight,
+            priority=job.priority,
+            run_folder=status.run_folder or job.run_folder,
+            iterations=status.iterations or job.iterations,
+            nodes=self._nodes(),
+        )
+
+    def _entry_of(self, job: QueuedJob) -> JobEntry:
+        status = self._status_of(job)
+        return JobEntry(
+            id=job.id,
+            name=job.name,
+            kind=job.kind,
+            owner=job.owner,
+            state=job.state,
+            weight=job.weight,
+            priority=job.priority,
+            submitted_at=job.submitted_at,
+            began_at=job.began_at,
+            ended_at=job.ended_at,
+            run_folder=job.run_folder,
+            iteration=status.iteration,
+            iterations=status.iterations,
+            nodes=len(self._fleet.lent_to(job.id)),
+            note=status.note or status.reason,
+        )
 
     # --- what its tenants call ---
 
@@ -331,84 +541,199 @@ class Coordinator(Actor):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
             except Exception as error:  # whatever is wrong with a report, the job has ended
-                log.error("report_not_written", reason=f"{type(error).__name__}: {error}")
-        self._runs.end()
-        self._last = status
+                why = f"{type(error).__name__}: {error}"
+                tenant.log.lines.error("report_not_written", reason=why)
+        self._note_end(tenant.service.id, status)
 
     async def _run_again(self, tenant: Tenant) -> None:
-        is_there = self._tenants.get(tenant.service.id) is tenant
-        if is_there and (path := self._runs.running) is not None:
+        if self._tenants.get(tenant.service.id) is tenant:
             await self._stop(tenant)
-            await self._go_on(path)
+            await self._begin_from_disk(self._queue.find(tenant.service.id), came_back=True)
             tenant.nodes.forget()  # unless another runner goes on in its place
 
     async def _stop(self, tenant: Tenant) -> None:
-        self._last = tenant.status
+        self._last[tenant.service.id] = tenant.status
         del self._tenants[tenant.service.id]
         await self.system.stop(tenant.ref)
         await self.system.wait_stopped(tenant.ref)
 
-    async def _begin(
-        self, folder: RunFolder, submission: Submission, *, user: str, came_back: bool
-    ) -> JobAccepted:
-        name = submission.job.name
+    def _note_end(self, job_id: str, status: JobStatus) -> None:
+        """A job runs no more, or does not begin; others may begin."""
+        self._last.pop(job_id, None)
+        self._last[job_id] = status
+        while len(self._last) > MOST_LAST:
+            del self._last[next(iter(self._last))]
+        assert status.outcome, "it has ended"
+        ended = msgspec.structs.replace(
+            self._queue.find(job_id),
+            state=status.outcome,
+            ended_at=self._keys.now(),
+            reason=status.reason,
+            iteration=status.iteration,
+        )
+        if not self._keep(ended):
+            self.run_task(self._keep_later(ended))
+        self._begin_waiting()
+
+    def _keep(self, job: QueuedJob) -> bool:
+        """Write down how a job has ended; False if the disk refuses."""
+        try:
+            self._queue.changed(job)
+        except JournalError as error:
+            self._refusals_log.error("queue_not_written", job=job.name, reason=str(error))
+            return False
+        return True
+
+    async def _keep_later(self, job: QueuedJob) -> None:
+        while True:
+            await asyncio.sleep(self._timings.coordinator.remind_s)
+            if self._keep(job):
+                return
+
+    # --- beginning ---
+
+    def _waiting(self) -> list[Waiting]:
+        """Those that have not begun."""
+        return [
+            Waiting(job.id, job.priority, job.submitted_at, job.ranks)
+            for job in self._queue.live()
+            if job.state == "queued" and job.id not in self._beginning
+        ]
+
+    def _borrowers(self) -> list[Borrower]:
+        """Those that run, or are about to."""
+        running = self._fleet.table.borrowers()
+        known = {each.id for each in running}
+        for job in self._beginning.values():
+            if job.id not in known:
+                its = job.id, job.weight, job.priority, len(running), job.ranks
+                running.append(Borrower(*its, trains_on=frozenset(), load_s=0.0))
+        return running
+
+    def _admitted(self) -> list[str]:
+        """The ids of those that may begin now, in the order in which they should."""
+        if not (waiting := self._waiting()):
+            return []
+        now, nodes = self._keys.now(), self._fleet.table.lendable()
+        return admit(now, waiting, self._borrowers(), nodes, self._timings.sharing)
+
+    def _why_waits(self, job: QueuedJob) -> str:
+        if job.id in self._beginning:
+            return ""
+        now, nodes = self._keys.now(), self._fleet.table.lendable()
+        fleet = self._waiting(), self._borrowers(), nodes
+        return why_waits(job.id, now, *fleet, self._timings.sharing)
+
+    def _begin_waiting(self) -> None:
+        """Begin the jobs that waited until now."""
+        for job_id in self._admitted():
+            job = self._beginning[job_id] = self._queue.find(job_id)
+            self.run_task(self._begin_from_disk(job, came_back=False))
+
+    async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool) -> None:
+        """Begin, or go on with, what is in a folder. A job that cannot has failed."""
+        path, permissions = Path(job.run_folder), self._permissions
+        self._beginning[job.id] = job
+        try:
+            if job.kind == "session":
+                session = SessionFolder.reopen(path)
+                work = session.saved.work
+                files = await self._in_thread(lambda: read_session_files(work, permissions))
+                await self._begin_session(job, session, files, came_back=came_back)
+            else:
+                submission = await self._in_thread(lambda: read_interrupted(path, permissions))
+                folder, _ = RunFolder.reopen(path, submission.job)
+                await self._begin_job(job, folder, submission, came_back=came_back)
+        except Exception as error:  # whatever is wrong with a job, the others go on
+            is_known = isinstance(error, UserError)
+            log.error(
+                "job_cannot_begin",
+                job_id=job.id,
+                job=job.name,
+                run_folder=job.run_folder,
+                reason=str(error),
+                exc_info=None if is_known else error,
+            )
+            why = "it could not be started; the coordinator's log says why"
+            reason = str(error) if is_known else why
+            self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
+        finally:
+            del self._beginning[job.id]
+
+    async def _begin_or_refuse(self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT]) -> BegunT:
+        """Begin what has just come into the queue. If that cannot be, it was never there."""
+        self._beginning[job.id] = job
+        try:
+            return await begin
+        except Exception:
+            try:
+                self._queue.remove(job.id)
+            except JournalError as error:
+                self._note_end(job.id, JobStatus(outcome="failed", reason=str(error)))
+            raise
+        finally:
+            del self._beginning[job.id]
+
+    async def _begin_job(
+        self, queued: QueuedJob, folder: RunFolder, submission: Submission, *, came_back: bool
+    ) -> None:
         with ExitStack() as undo:
             undo.callback(folder.close)
-            identity = identify(folder.journal, name, self._rng, user)
-            if user not in (OPERATOR, identity.owner):
-                raise RequestRefused(
-                    f"{folder.path} is somebody else's run; whoever submitted it, or an operator,"
-                    " can go on with it"
-                )
+            identity = identify(folder.journal, queued.name, self._rng, queued.owner)
             require_same_prompts(folder.journal, submission.files.prompt_digests)
+            begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
         log.info(
-            "job_goes_on" if came_back else "job_accepted", job=name, run_folder=str(folder.path)
+            "job_goes_on" if came_back else "job_began",
+            job_id=queued.id,
+            job=queued.name,
+            owner=queued.owner,
+            run_folder=queued.run_folder,
         )
         job, files, hub_files = submission.job, submission.files, submission.hub_files
         setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
-        actor = f"job-{identity.job_id}"
-        make = partial(JobRunner, setup)
-        await self._install(folder, identity.job_id, actor, identity.token, make)
-        return JobAccepted(identity.job_id, str(folder.path))
+        actor, make = f"job-{identity.job_id}", partial(JobRunner, setup)
+        await self._install(queued, folder, actor, identity.token, make)
 
     async def _begin_session(
-        self, folder: SessionFolder, files: SessionFiles, *, came_back: bool
+        self, queued: QueuedJob, folder: SessionFolder, files: SessionFiles, *, came_back: bool
     ) -> SessionRunner:
-        name = f"session-{folder.saved.session}"
         log.info(
             "session_goes_on" if came_back else "session_began",
-            job=name,
+            job_id=queued.id,
+            job=queued.name,
+            owner=queued.owner,
             user=str(folder.saved.user),
         )
         setup = SessionSetup(folder, files, came_back)
-        saved, make = folder.saved, partial(SessionRunner, setup)
-        return await self._install(folder, saved.session, name, saved.token, make)
+        make = partial(SessionRunner, setup)
+        return await self._install(queued, folder, queued.name, folder.saved.token, make)
 
     async def _install(
         self,
+        job: QueuedJob,
         folder: RunFolder | SessionFolder,
-        tenant_id: str,
         actor: str,
         token: str,
         make: Callable[[Surroundings], TenantT],
     ) -> TenantT:
-        """Have a tenant work in a folder, of which a coordinator that comes back learns; its store
-        has that token."""
-        known = {node.node: node for node in self._fleet.present()}
+        """Have a tenant work in a folder; its store has that token."""
         async with AsyncExitStack() as undo:
             undo.callback(folder.close)
             store = self._open_store(artifacts_of(folder.path), token)
             await store.start()
             undo.push_async_callback(store.aclose)
-            self._runs.begin(folder.path)
-            nodes = self._fleet.begin(tenant_id)
+            began_at = job.began_at or self._keys.now()
+            self._queue.changed(msgspec.structs.replace(job, state="running", began_at=began_at))
+            nodes = self._fleet.begin(job.id, Terms(job.weight, job.priority, job.ranks))
             undo.callback(nodes.forget)
+            known = {node.node: node for node in self._fleet.lent_to(job.id)}
             around = Surroundings(self, store, nodes, tuple(known.values()), self._timings)
             tenant = make(around)
             await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the tenant's to close now
-        self._tenants[tenant.service.id] = tenant
+        self._last.pop(job.id, None)
+        self._tenants[job.id] = tenant
         self.watch(tenant.ref)
         if tenant.ended is not None:  # as it started, when `_end` did not know it
             self.tenant_ended(tenant)
@@ -417,7 +742,7 @@ class Coordinator(Actor):
 
     def _tell_changes(self, tenant: Tenant, known: dict[str, NodeReport]) -> None:
         """Nodes that came or went while the tenant started, which knows these."""
-        present = {node.node: node for node in self._fleet.present()}
+        present = {node.node: node for node in self._fleet.lent_to(tenant.service.id)}
         for name, node in known.items():
             if name not in present or present[name].scheduler != node.scheduler:
                 tenant.lose_node(name, "it left as the job began", announced=False)

@@ -25,6 +25,7 @@ from spotlight.actors.protocol.door import (
     TokenMade,
 )
 from spotlight.actors.runtime import Actor, Message, handles
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import RunFolderError
 
 log = structlog.get_logger(__name__)
@@ -41,6 +42,7 @@ class Door(Actor):
     def __init__(self, keys: KeyRing, coordinator: Coordinator) -> None:
         self._keys = keys
         self._coordinator = coordinator
+        self._log = LimitedLog(log)
 
     async def started(self) -> None:
         """Look at the clock from time to time."""
@@ -53,7 +55,7 @@ class Door(Actor):
             try:
                 await self._keys.saved()
             except RunFolderError as error:
-                log.error("keys_not_saved", reason=str(error))
+                self._log.error("keys_not_saved", about=str(error), reason=str(error))
 
     @handles(Enroll)
     async def on_enroll(self, message: Enroll) -> NotEnrolled | asyncio.Task[Any]:
@@ -65,7 +67,9 @@ class Door(Actor):
     async def on_new_token(self, message: NewToken) -> NotEnrolled | asyncio.Task[Any]:
         """An operator wants others to be able to join."""
         try:
-            join = self._keys.new_token(message.role, message.pool, message.uses, message.ttl_s)
+            join = self._keys.new_token(
+                message.role, message.pool, message.uses, message.ttl_s, message.priority
+            )
         except ValueError as error:
             return NotEnrolled(str(error))
         return self._once_saved(TokenMade(str(join)))
@@ -92,6 +96,6 @@ class Door(Actor):
         try:
             await self._keys.saved()
         except RunFolderError as error:
-            log.error("keys_not_saved", reason=str(error))
+            self._log.error("keys_not_saved", about=str(error), reason=str(error))
             return NotEnrolled(str(error))
         return answer

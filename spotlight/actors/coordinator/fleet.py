@@ -37,7 +37,7 @@ from spotlight.policies.fleet import fleet_instructions as step
 from spotlight.policies.fleet.fleet_rows import NodeRow, TenantRow
 from spotlight.policies.fleet.table import FleetTable
 from spotlight.policies.requests.instructions import EndWorker
-from spotlight.timings import RejoinTimings
+from spotlight.timings import Timings
 from spotlight.types import Record
 
 log = structlog.get_logger(__name__)
@@ -65,11 +65,11 @@ Event = fleet.Event[NodeReport, NodeTask]
 class Tenants(Protocol):
     """Who is told of nodes, and hears of it in turns of its own."""
 
-    def node_reported(self, report: NodeReport) -> None:
-        """A node is there, with this."""
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
+        """A node that works for this tenant is there, with this."""
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
-        """A node is gone; `announced`: it had notice."""
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
+        """A node that works for this tenant is gone; `announced`: it had notice."""
 
 
 class Fleet:
@@ -80,12 +80,12 @@ class Fleet:
         tenants: are told of nodes.
     """
 
-    def __init__(
-        self, actor: Actor, tenants: Tenants, timings: RejoinTimings = RejoinTimings()
-    ) -> None:
+    def __init__(self, actor: Actor, tenants: Tenants, timings: Timings = Timings()) -> None:
         self._actor = actor
         self._tenants = tenants
-        self.table: FleetTable[NodeReport, NodeTask] = FleetTable(actor.ref, timings)
+        self.table: FleetTable[NodeReport, NodeTask] = FleetTable(
+            actor.ref, timings.rejoin, timings.sharing
+        )
         self._sending: asyncio.Task[None] | None = None
         """Tells those that the turn had no time for."""
 
@@ -94,6 +94,10 @@ class Fleet:
     def present(self) -> tuple[NodeReport, ...]:
         """What the nodes say that have not left."""
         return tuple(self.table.present())
+
+    def lent_to(self, tenant: str) -> tuple[NodeReport, ...]:
+        """What those of them say that work for a tenant."""
+        return tuple(self.table.lent_to(tenant))
 
     def reported(self, report: NodeReport) -> NodePlan | NodeRefused | Acknowledged:
         """What a node is answered."""
@@ -109,13 +113,11 @@ class Fleet:
                     self._actor.watch(address)
                 case step.NodeCame(name):
                     log.info("node_joined", node=name, pool=report.pool)
-                case step.PassOn():
-                    self._tenants.node_reported(report)
-                case step.NodeLeft(name):
-                    log.info("node_left", node=name)
-                    self._tenants.node_lost(name, "left after a notice", announced=True)
                 case step.AnswerWithPlan(name):
                     answer = self._plan(self.table.nodes[name])
+                case _:
+                    self._carry_out(each)
+        self._send_moves()
         return answer
 
     def out_of_reach(self, address: ActorRef, reason: str, keys: KeyRing) -> None:
@@ -127,19 +129,47 @@ class Fleet:
                     "node_lost", node=each.node, reason=reason
                 )
                 if not each.had_left:
-                    self._tenants.node_lost(each.node, reason, announced=each.announced)
+                    announced = each.announced
+                    self._tenants.node_lost(each.tenant, each.node, reason, announced=announced)
+            else:
+                self._carry_out(each)
+        self._send_moves()
 
     def give_notice(self, name: str, notice_s: float, *, cancel: bool) -> bool:
         """A user gives a node notice, or takes it back; False if nothing can be sent to it."""
         given = fleet.NoticeGiven(name, self._now() + notice_s, cancel)
         return any(self._send(each) for each in self.handle(given))
 
+    def drain(self, name: str, *, cancel: bool) -> bool:
+        """A user wants a node to work for nobody, or takes it back; False if it is not there."""
+        self.carry_out(fleet.Drained(name, cancel))
+        return name in self.table.nodes
+
     # --- tenants ---
 
-    def begin(self, tenant: str) -> TenantFleet:
-        """A job or session begins: it says itself what each node is to do."""
-        self.handle(fleet.TenantBegan(tenant))
+    def begin(self, tenant: str, terms: fleet.Terms) -> TenantFleet:
+        """A job or session begins: nodes are lent to it, and it says itself what each is to do."""
+        self.carry_out(fleet.TenantBegan(tenant, terms))
         return TenantFleet(self, tenant)
+
+    def carry_out(self, event: Event) -> None:
+        """Tell the table, and do all that follows."""
+        for each in self.handle(event):
+            self._carry_out(each)
+        self._send_moves()
+
+    def _send_moves(self) -> None:
+        """Tell nodes at once for whom they are to work."""
+        if self.table.has_unsent and self._sending is None:
+            self.send_plans()
+
+    def _carry_out(self, instruction: step.Instruction) -> None:
+        match instruction:
+            case step.PassOn(name, tenant):
+                self._tenants.node_reported(tenant, self.table.nodes[name].word)
+            case step.NodeLeft(name, tenant, reason):
+                log.info("node_left", node=name, reason=reason)
+                self._tenants.node_lost(tenant, name, reason, announced=True)
 
     def handle(self, event: Event) -> list[step.Instruction]:
         """Tell the table; whoever tells it carries out what follows."""
@@ -181,7 +211,11 @@ class Fleet:
             left_s = max(0.0, row.notice.deadline - self._now())
             notice = UserNotice(row.notice.number, round(left_s, 3), row.notice.cancel)
         sick = tuple(SickWorker(*process) for process in row.sick)
-        return NodePlan(row.plan, self._actor.ref, job, task.demand, row.over, notice, sick)
+        give_back_in_s = None
+        if row.next is not None:
+            give_back_in_s = round(max(0.0, row.give_back_by - self._now()), 3)
+        plan = row.plan, self._actor.ref, job, task.demand, row.over
+        return NodePlan(*plan, notice, sick, give_back_in_s)
 
     @staticmethod
     def _now() -> float:
@@ -268,13 +302,13 @@ class TenantFleet:
     def end(self) -> None:
         """The tenant wants nothing more: tell all its nodes."""
         if self._is_there:
-            self.handle(fleet.TenantOver(self._tenant))
+            self._fleet.carry_out(fleet.TenantOver(self._tenant))
             self.send()
 
     def forget(self) -> None:
         """Nothing of it is wanted any more."""
         if self._is_there:
-            self.handle(fleet.TenantGone(self._tenant))
+            self._fleet.carry_out(fleet.TenantGone(self._tenant))
             self.send()
 
     @property

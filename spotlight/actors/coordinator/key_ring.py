@@ -28,7 +28,7 @@ from spotlight.actors.protocol.door import (
     NameUnknown,
     NotEnrolled,
 )
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import RunFolderError
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.policies.door.key_book import KeyBook, Passport, Refusal, SavedBook, Token
@@ -37,9 +37,12 @@ from spotlight.text import plain
 from spotlight.timings import DoorTimings
 from spotlight.transport.control import ControlTransport, Dialect
 from spotlight.transport.control.keys import KeyPair, key_of, place_of
-from spotlight.types import Pool, TokenRole
+from spotlight.types import HIGHEST_PRIORITY, Pool, TokenRole
 
 log = structlog.get_logger(__name__)
+
+REFUSALS_LOG_S = 600.0
+"""Seconds between two lines of the same refusal: who is refused tries again and again."""
 
 OPERATOR = "operator"
 """Whose everything is that belongs to no submitter."""
@@ -86,7 +89,7 @@ class KeyRing:
             self._book = KeyBook(key_of(transport.address), timings, saved=saved, now=self._clock())
         except ValueError as error:
             raise _damaged(path, str(error)) from error
-        self._refusals_log = LogLimiter()
+        self._refusals_log = LimitedLog(log, REFUSALS_LOG_S)
         self._changes = 0
         self._written = 0
         """How many of them are on the disk."""
@@ -110,6 +113,16 @@ class KeyRing:
             return ""
         return OPERATOR if passport.role == "operator" else passport.token
 
+    def highest_priority(self, address: str) -> int:
+        """The highest priority that a process may give to a job; any from the coordinator's own."""
+        if address == self._transport.address:
+            return HIGHEST_PRIORITY
+        return self._book.highest_priority(key_of(address), self._clock())
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
     def knows(self, join: JoinToken) -> bool:
         """Whether a user's token was made here and has not ended, and leads here."""
         passport = self._book.passport(join.keys.public, self._clock())
@@ -131,6 +144,7 @@ class KeyRing:
                 max(0, token.uses - token.used),
                 None if token.expires_at is None else token.expires_at - now,
                 token.revoked_at is not None,
+                token.priority,
                 _build(others, token.key),
             )
             for token in book.tokens
@@ -163,19 +177,33 @@ class KeyRing:
     # --- events ---
 
     def new_token(
-        self, role: TokenRole, pool: Pool | None = None, uses: int = 1, ttl_s: float | None = None
+        self,
+        role: TokenRole,
+        pool: Pool | None = None,
+        uses: int = 1,
+        ttl_s: float | None = None,
+        priority: int = 0,
     ) -> JoinToken:
         """Make a token, which nobody keeps here; `ttl_s` None for one that does not expire. Raises
-        `ValueError` if it has no pool and is for nodes, or has one and is not."""
+        `ValueError` if it has no pool and is for nodes, or has one and is not, and if it has a
+        priority and is not for a submitter."""
         secret = self._random_bytes(SECRET_BYTES)
         known = {token.id for token in self._book.tokens} | {it.name for it in self._book.nodes}
         while (token_id := self._new_id()) in known:
             pass
         expires_at = None if ttl_s is None else self._clock() + ttl_s
         key = KeyPair.derived(secret).public
-        self._book.add_token(Token(token_id, key, role, pool, uses, expires_at))
+        self._book.add_token(Token(token_id, key, role, pool, uses, expires_at, priority=priority))
         self._follow("")
-        log.info("token_made", token=token_id, role=role, pool=pool, uses=uses, ttl_s=ttl_s)
+        log.info(
+            "token_made",
+            token=token_id,
+            role=role,
+            pool=pool,
+            uses=uses,
+            ttl_s=ttl_s,
+            priority=priority,
+        )
         place = place_of(self._transport.address).partition("://")[2]
         return JoinToken(place, key_of(self._transport.address), token_id, secret)
 
@@ -186,14 +214,9 @@ class KeyRing:
         )
         self._follow("another process has its name, or it was away for too long")
         if isinstance(answer, Refusal):
-            unlogged = self._refusals_log.admit("", asyncio.get_running_loop().time())
-            if unlogged is not None:  # whoever has a token may ask for ever
-                log.info(
-                    "node_not_enrolled",
-                    node=request.node,
-                    reason=answer.reason,
-                    unlogged=unlogged,
-                )
+            node, reason = request.node, answer.reason
+            about = node, reason  # whoever has a token may ask for ever
+            self._refusals_log.info("node_not_enrolled", about=about, node=node, reason=reason)
             return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)

@@ -15,6 +15,7 @@ from spotlight.diffusion.checkpoint_names import files_on_hub
 from spotlight.errors import JobError, RequestRefused, RunFolderError
 from spotlight.jobs import JobSpec, WorkSpec, parse_job
 from spotlight.jobs.hub_names import HubFile
+from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, check, check_work, read_job_files, settled
@@ -64,7 +65,7 @@ def read_submission(message: SubmitJob, runs: RunsFolder, permissions: Permissio
         raise RequestRefused("the path of the run folder must not be empty")
     path, job = runs.place(message.job.name, message.run_folder), message.job
     if message.resume:
-        job = _saved_job(path)
+        job = job_with(_saved_job(path), message.changes)
     permissions.require(job)
     files = check(job, run_folder=path, local_workers=False)
     job = job if message.resume else settled(job, files)

@@ -17,6 +17,7 @@ import structlog
 
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files, withdraw_files
 from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, WorkerReport
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.diffusion import hub
 from spotlight.diffusion.hub_cache import shareable
 from spotlight.errors import CheckpointError, MissingDependency, TransferFailed
@@ -42,6 +43,7 @@ class CheckpointFiles:
 
     def __init__(self, node: NodeScheduler, store: BundleStore, timings: Timings) -> None:
         self._node = node
+        self._log = LimitedLog(log)
         self._store = store
         self._timings = timings
         self._name: HubName | None = None
@@ -137,7 +139,12 @@ class CheckpointFiles:
             try:
                 self._listing = offer_files(self._store, files)
             except TransferFailed as error:
-                log.warning("checkpoint_not_offered", checkpoint=str(name), reason=str(error))
+                self._log.warning(
+                    "checkpoint_not_offered",
+                    about=str(error),
+                    checkpoint=str(name),
+                    reason=str(error),
+                )
         self._is_whole = self.may_begin = True
         return True
 
@@ -157,8 +164,12 @@ class CheckpointFiles:
                     raise CheckpointError("the files of the other node are not all of it")
                 log.info("checkpoint_taken", checkpoint=str(name), source=where)
         except (TransferFailed, CheckpointError) as error:
-            log.warning(
-                "checkpoint_not_taken", checkpoint=str(name), source=where, reason=str(error)
+            self._log.warning(
+                "checkpoint_not_taken",
+                about=(where, str(error)),
+                checkpoint=str(name),
+                source=where,
+                reason=str(error),
             )
             self._missed = source
         self._node.files_changed()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,7 +17,7 @@ from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import ActorRef
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import AccessLost, AccessRefused, ActorError, NotAdmitted, UserError
 from spotlight.timings import NodeTimings
 
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from spotlight.actors.node.node import NodeScheduler
 
 log = structlog.get_logger(__name__)
-
-_LOG_INTERVAL_S = 60.0
-"""Seconds between two lines that say the same of every attempt."""
 
 
 class CoordinatorLink:
@@ -62,7 +59,7 @@ class CoordinatorLink:
         """When the coordinator was lost; None while it is there."""
         self._refused_at: float | None = None
         """When it began to refuse this node; None while it does not."""
-        self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
+        self._log = LimitedLog(log)
         self.coordinator: ActorRef | None = None
         """The coordinator that this node has joined, and whose plan it follows."""
 
@@ -87,7 +84,7 @@ class CoordinatorLink:
 
     def lost(self, reason: str) -> None:
         """The coordinator is gone: join again when it is back."""
-        log.warning("coordinator_lost", reason=reason)
+        self._log.warning("coordinator_lost", reason=reason)
         if self._lost_at is None:
             self._lost_at = asyncio.get_running_loop().time()
         self.coordinator = None
@@ -96,7 +93,7 @@ class CoordinatorLink:
     def accept(self, plan: NodePlan) -> None:
         """Follow a plan, unless it is an old one."""
         if plan.coordinator != self.coordinator:
-            log.info("joined", coordinator=self._address)
+            self._log.info("joined", coordinator=self._address)
             self.coordinator, self._plan = plan.coordinator, 0
         self._node.watch(plan.coordinator)
         if plan.number >= self._plan:
@@ -120,7 +117,7 @@ class CoordinatorLink:
                 self._coordinator_now(), self._next_report(), timeout_s=self._timings.join_limit_s
             )
         except ActorError as error:
-            self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
+            self._log.info("waiting_for_coordinator", address=self._address, reason=str(error))
             if isinstance(error, NotAdmitted):
                 await self._enroll_again()
             if (
@@ -148,20 +145,14 @@ class CoordinatorLink:
             else:
                 self._node.end(AccessLost(str(error)))
         except ActorError as error:
-            self._log("info", "waiting_for_coordinator", address=self._address, reason=str(error))
+            self._log.info("waiting_for_coordinator", address=self._address, reason=str(error))
 
     def _note_refusal(self, error: UserError) -> None:
-        self._log("error", "join_refused", reason=str(error))
+        self._log.error("join_refused", reason=str(error))
         if self._refused_at is None:
             self._refused_at = self._now()
         if self._now() - self._refused_at >= self._timings.refused_limit_s:
             self._node.end(error)
-
-    def _log(self, level: Literal["info", "error"], event: str, **fields: str) -> None:
-        """What is tried twice a second is not told as often."""
-        unlogged = self._log_limiter.admit(event, self._now())
-        if unlogged is not None:
-            getattr(log, level)(event, **fields, unlogged=unlogged)
 
     def _next_report(self) -> NodeReport:
         self._number += 1

@@ -15,21 +15,17 @@ import structlog
 from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorSystem
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import (
     AccessRefused,
     ActorError,
     NotAdmitted,
     OtherVersion,
-    SpotlightError,
 )
 from spotlight.timings import Timings
 from spotlight.transport.control import ControlTransport
 
 log = structlog.get_logger(__name__)
-
-_LOG_INTERVAL_S = 60.0
-"""Seconds between two lines that say the same of every attempt."""
 
 
 class Enrolment:
@@ -54,7 +50,7 @@ class Enrolment:
         self._joiner = joiner
         self._rng = rng
         self._timings = timings
-        self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
+        self._log = LimitedLog(log)
 
     async def once(self) -> Enrolled:
         """Enroll, if the coordinator answers. Raises `AccessRefused` with its reason if it does not
@@ -94,16 +90,12 @@ class Enrolment:
                 refused_at = loop.time() if refused_at is None else refused_at
                 if not error.soon or loop.time() - refused_at >= timings.refused_limit_s:
                     raise
-                self._log("join_refused", error)
+                self._log.info("join_refused", address=self._coordinator, reason=str(error))
             except OtherVersion as error:
                 raise AccessRefused(str(error)) from error
             except ActorError as error:
                 refused_at = None
-                self._log("waiting_for_coordinator", error)
+                self._log.info(
+                    "waiting_for_coordinator", address=self._coordinator, reason=str(error)
+                )
             await asyncio.sleep(timings.join_pause_s)
-
-    def _log(self, event: str, error: SpotlightError) -> None:
-        """What is tried twice a second is not told as often."""
-        unlogged = self._log_limiter.admit(event, asyncio.get_running_loop().time())
-        if unlogged is not None:
-            log.info(event, address=self._coordinator, reason=str(error), unlogged=unlogged)

@@ -2,8 +2,9 @@
 ends.
 
 It keeps them warm: a notice may be withdrawn, and a node that is still there long after its
-deadline stays. What stands is in the node's reports and in its workers' plans, so nothing here is
-said only once.
+deadline stays. A node that another job is to have gives its work back in the same way, and comes
+back when the coordinator says so. What stands is in the node's reports and in its workers' plans,
+so nothing here is said only once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol import NodeNotice, UserNotice
 from spotlight.actors.runtime import ActorRef
-from spotlight.policies.departure import Departure, Standing
+from spotlight.policies.departure import SHARING, Departure, Standing
 from spotlight.policies.notices import Notice
 from spotlight.timings import DepartureTimings
 
@@ -84,6 +85,13 @@ class Leaving:
             self._withdraw("user")
         else:
             self._leave("user", "user", notice.notice_s)
+
+    def follow_sharing(self, give_back_in_s: float | None) -> None:
+        """Another job is to have the node, or it may go on."""
+        if give_back_in_s is None:
+            self._withdraw(SHARING)
+        elif not self._departure.stands(SHARING):
+            self._leave(SHARING, SHARING, give_back_in_s)
 
     def drained(self, worker: str) -> None:
         """Nothing is left there that could be lost."""

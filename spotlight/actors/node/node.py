@@ -192,6 +192,7 @@ class NodeScheduler(Actor):
     def follow(self, plan: NodePlan) -> None:
         """Have what the latest plan says."""
         self._leaving.follow_user(plan.coordinator, plan.notice)
+        self._leaving.follow_sharing(plan.give_back_in_s)
         if plan.job is not None:
             self._follow_job(plan.job)
         elif plan.over:
@@ -208,7 +209,7 @@ class NodeScheduler(Actor):
             self._grouping.end_job()
             self._weights.begin(job.job_id)
             self._checkpoint.begin(job.spec.model.checkpoint)
-            log.debug("job_begun", actor="node")
+            log.debug("job_begun", actor="node", job=job.job_id)
         elif job.spec is None:
             job = msgspec.structs.replace(job, spec=known.spec)
         self._job = job
@@ -236,7 +237,7 @@ class NodeScheduler(Actor):
     def end_job(self) -> None:
         """Workers stay warm, without the job."""
         if self._job is not None:
-            log.debug("job_forgotten", actor="node")
+            log.debug("job_forgotten", actor="node", job=self._job.job_id)
             self._grouping.end_job()  # before any of a group has forgotten the model
             self._job = None
             self._lives.follow_job(None)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from spotlight.actors.protocol import Demand, GroupPlan, Seat, WorkerRefs, WorkerReport
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.policies.grouping.degrees import layout
 from spotlight.policies.grouping.plan import Place, plan_groups
 from spotlight.policies.grouping.throughput import WorkClass
@@ -44,6 +45,7 @@ class Grouping:
     def __init__(self, node: NodeScheduler, name: str, timings: NodeTimings) -> None:
         self._timings = timings
         self._node = node
+        self._log = LimitedLog(log)
         self._name = name
         self._workers: dict[str, WorkerRefs] = {}
         self._ready_for: dict[str, str] = {}
@@ -88,7 +90,7 @@ class Grouping:
     def lose_sight(self, worker: str) -> None:
         """A worker does not answer; perhaps it will."""
         if worker in self._workers and worker not in self._silent:
-            log.warning("worker_silent", worker=worker)
+            self._log.warning("worker_silent", about=worker, worker=worker)
             self._silent.add(worker)
             self._plan(lost=(worker,))
 
@@ -100,7 +102,7 @@ class Grouping:
         changed = False
         if worker in self._silent:
             changed = True
-            log.info("worker_answers", worker=worker)
+            self._log.info("worker_answers", about=worker, worker=worker)
             self._silent.discard(worker)
         if self._ready_for.get(worker) != report.ready_for:
             changed = True
@@ -124,7 +126,7 @@ class Grouping:
         try:
             self._work = [WorkClass(it.batches, it.steps, it.step_s) for it in demand.classes]
         except ValueError as error:
-            log.error("demand_refused", reason=str(error))
+            self._log.error("demand_refused", about=str(error), reason=str(error))
             return
         self._demand = demand
         self._plan()
@@ -215,10 +217,14 @@ class Grouping:
         """What comes from an older epoch changes nothing."""
         group = self._group_of_epoch(report.group)
         if group is None or report.group == 0:
-            log.info("old_epoch_refused", epoch=report.group, now=self._epoch)
+            self._log.info("old_epoch_refused", epoch=report.group, now=self._epoch)
             return
-        log.warning(
-            "group_failed", epoch=report.group, reason=report.failure, culprits=report.culprits
+        self._log.warning(
+            "group_failed",
+            about=(report.group, report.failure),
+            epoch=report.group,
+            reason=report.failure,
+            culprits=report.culprits,
         )
         culprits = [worker for worker in report.culprits if worker in self._workers]
         self._node.run_task(self._plan_after_failure(group, report.group, culprits))

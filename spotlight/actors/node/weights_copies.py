@@ -10,6 +10,7 @@ import structlog
 
 from spotlight.actors.protocol import MissedWeights, WeightsOffer
 from spotlight.actors.runtime import garbage
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import TransferFailed
 from spotlight.policies.fleet.weight_distribution import transfer_limit_s
 from spotlight.timings import WeightsTimings
@@ -37,6 +38,7 @@ class WeightsCopies:
         timings: WeightsTimings,
     ) -> None:
         self._node = node
+        self._log = LimitedLog(log)
         self._timings = timings
         self._store = store
         self._job_id = ""
@@ -101,7 +103,10 @@ class WeightsCopies:
                     raise error  # when all have ended: none works on beside the next attempt
         except TransferFailed as error:
             # Until it can be had elsewhere, the workers are granted nothing of this version.
-            log.warning("weights_not_fetched", version=version, reason=str(error))
+            reason = str(error)
+            self._log.warning(
+                "weights_not_fetched", about=(version, reason), version=version, reason=reason
+            )
             self._missed[version] = MissedWeights(version, offer.store)
         del self._transfers[version]
         self._node.files_changed()

@@ -11,15 +11,12 @@ import structlog
 
 from spotlight.actors.protocol import Receipt
 from spotlight.actors.runtime import Actor, ActorRef
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import ActorError, TransferFailed
 from spotlight.timings import DeliveryTimings
 from spotlight.transport.control import Message
 
 log = structlog.get_logger(__name__)
-
-_LOG_INTERVAL_S = 60.0
-"""Seconds between two lines of one delivery's attempts, of which there is one a second."""
 
 ResultT = TypeVar("ResultT")
 
@@ -31,12 +28,10 @@ def try_tell(actor: Actor, to: ActorRef, message: Message) -> bool:
     try:
         actor.tell(to, message)
     except ActorError as error:
-        kind, now = type(message).__name__, asyncio.get_running_loop().time()
-        unlogged = actor.system.undelivered_log.admit(kind, now)
-        if unlogged is not None:
-            log.warning(
-                "undeliverable", to=str(to), kind=kind, reason=str(error), unlogged=unlogged
-            )
+        kind = type(message).__name__
+        actor.system.undelivered_log.warning(
+            "undeliverable", about=kind, to=str(to), kind=kind, reason=str(error)
+        )
         return False
     return True
 
@@ -56,7 +51,7 @@ async def insist(
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + timings.away_limit_s
-    attempts = LogLimiter(_LOG_INTERVAL_S)
+    attempts = LimitedLog(log)
     while wanted():
         try:
             answer = await actor.ask(to(), message, timeout_s=timings.answer_limit_s)
@@ -64,7 +59,7 @@ async def insist(
             if loop.time() >= give_up_at:
                 log.error("delivery_given_up", kind=type(message).__name__, reason=str(error))
                 return False
-            _again("delivery_again", attempts, kind=type(message).__name__, reason=str(error))
+            attempts.info("delivery_again", kind=type(message).__name__, reason=str(error))
         else:
             if not (isinstance(answer, Receipt) and answer.ask_again):
                 return True
@@ -85,7 +80,7 @@ async def until_transferred(
     """
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + timings.away_limit_s
-    attempts = LogLimiter(_LOG_INTERVAL_S)
+    attempts = LimitedLog(log)
     while True:
         require_wanted()
         try:
@@ -93,11 +88,5 @@ async def until_transferred(
         except TransferFailed as error:
             if loop.time() >= give_up_at:
                 raise
-            _again("transfer_again", attempts, what=what, reason=str(error))
+            attempts.info("transfer_again", what=what, reason=str(error))
         await asyncio.sleep(timings.retry_pause_s)
-
-
-def _again(event: str, attempts: LogLimiter, **fields: str) -> None:
-    unlogged = attempts.admit(event, asyncio.get_running_loop().time())
-    if unlogged is not None:
-        log.info(event, **fields, unlogged=unlogged)

@@ -13,7 +13,7 @@ import msgspec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.transport.control.keys import KEY_PATTERN
-from spotlight.types import NodeName, Pool, Record, Role, TokenRole
+from spotlight.types import NodeName, Pool, Priority, Record, Role, TokenRole
 
 __all__ = [
     "AccessRevoked",
@@ -78,6 +78,8 @@ class NewToken(Message, frozen=True):
     """How many nodes may join by it; of no meaning for users."""
     ttl_s: Annotated[float, msgspec.Meta(gt=0, le=10 * 366 * 86_400)]
     """Seconds for which it lets anybody in; only the coordinator's clock counts."""
+    priority: Priority = 0
+    """The highest one that a submitter may give to its jobs. Tokens for others say 0."""
 
 
 class TokenMade(Message, frozen=True):
@@ -125,6 +127,8 @@ class KnownToken(Record, frozen=True):
     expires_in_s: float | None
     """Negative if it has expired; None if it never does."""
     revoked: bool = False
+    priority: int = 0
+    """The highest one that a submitter may give to its jobs."""
     software: str = ""
     """The build of Spotlight of whoever came by it last, if that does not fit the coordinator's;
     empty if it does."""

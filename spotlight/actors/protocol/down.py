@@ -217,6 +217,9 @@ class NodePlan(Message, frozen=True):
     """The latest; None if a user never gave one."""
     sick: tuple[SickWorker, ...] = ()
     """Those of its workers that are still there."""
+    give_back_in_s: NoticeSeconds | None = None
+    """The node is to give its work back in so many seconds, as after a notice, since it will work
+    for another job, or for none; then it comes back. None: it need not."""
 
 
 class NodeRefused(Message, frozen=True):

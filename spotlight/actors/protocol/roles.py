@@ -18,6 +18,8 @@ from spotlight.actors.protocol import (
     CannotFollow,
     CommitSteps,
     Completed,
+    ConsentNeeded,
+    DrainNode,
     EndSession,
     ExportModel,
     Fleet,
@@ -29,9 +31,12 @@ from spotlight.actors.protocol import (
     GroupsDone,
     Introduce,
     JobAccepted,
+    JobList,
     JobRefused,
     JobStatus,
+    JobUnknown,
     LeaseFailed,
+    ListJobs,
     NodePlan,
     NodeRefused,
     NodeReport,
@@ -88,11 +93,11 @@ _ROWS: tuple[_Row, ...] = (
     # Whoever has a token for nodes, until its own key is enrolled.
     (("joiner", "operator"), (Enroll,)),
     # Users and their programs, to the coordinator.
-    (("operator",), (PreemptNode, NewToken, RevokeAccess)),
+    (("operator",), (PreemptNode, DrainNode, NewToken, RevokeAccess)),
     (("operator", "submitter"), (SubmitJob, CancelJob, BeginSession, EndSession)),
     (("operator", "submitter"), (OfferWeights, SubmitGroups, WithdrawGroups, TakeGroups, GetFleet)),
     (("operator", "observer"), (GetGuests,)),
-    (("operator", "submitter", "observer"), (GetStatus,)),
+    (("operator", "submitter", "observer"), (GetStatus, ListJobs)),
     # Nodes, to the coordinator and to their own workers.
     (("node",), (NodeReport, WorkerPlan)),
     # Workers, to their node, to the job and to the others of their group.
@@ -107,6 +112,10 @@ _ROWS: tuple[_Row, ...] = (
     (
         ("coordinator",),
         (JobAccepted, JobRefused, JobStatus, CancelRefused, NodeUnknown, Acknowledged),
+    ),
+    (
+        ("coordinator",),
+        (JobList, JobUnknown, ConsentNeeded),
     ),
     (("coordinator",), (SessionBegan, SessionRefused, GroupsDone, Fleet)),
     (

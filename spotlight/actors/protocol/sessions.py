@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.users import Weight
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import WorkSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
@@ -48,6 +49,7 @@ class BeginSession(Message, frozen=True):
     work: WorkSpec
     goes_on: bool
     """The session has begun before: if it has ended since, no other begins."""
+    weight: Weight = 1.0
 
 
 class TensorShape(Record, frozen=True):
@@ -215,7 +217,7 @@ class Fleet(Message, frozen=True):
     previews: int
     resumed: int
     """How many of both went on from steps that others had taken."""
-    reissued: int
+    handed_on: int
     """Requests that were given to another worker, since the first was lost or too slow."""
     failed: int
     pools: tuple[PoolUse, ...]

@@ -14,6 +14,7 @@ from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
 from spotlight.text import LONGEST_ERROR, clean_fields
+from spotlight.tracebacks import LONGEST_TRACEBACK
 from spotlight.transport.control import Message
 from spotlight.types import (
     LONGEST_METRIC,
@@ -180,6 +181,8 @@ class TrainerReport(Message, frozen=True):
     """The error is that others were out of reach: new ranks may be able to."""
     lost_state: bool = False
     """The error is that the state it was to begin from cannot be had any more."""
+    traceback: Annotated[str, msgspec.Meta(max_length=LONGEST_TRACEBACK)] = ""
+    """Where a loss or a library raised the error; empty if none did."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "error", most=LONGEST_ERROR)

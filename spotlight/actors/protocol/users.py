@@ -8,28 +8,44 @@ from spotlight.actors.protocol.down import NoticeSeconds
 from spotlight.jobs import JobSpec
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
-from spotlight.types import Record, WorkerState
+from spotlight.types import JobKind, JobState, NodeState, Record, WorkerState
+from spotlight.types import Priority as Priority
+from spotlight.types import Weight as Weight
 
 Outcome = Literal["", "finished", "cancelled", "failed"]
 
 
 class SubmitJob(Message, frozen=True):
-    """Start a job, or continue the one in `run_folder`."""
+    """Put a job into the queue, or the run in `run_folder`, which goes on."""
 
     job: JobSpec
     run_folder: str
     resume: bool
+    weight: Weight = 1.0
+    priority: Priority = 0
+    changes: tuple[str, ...] = ()
+    """What a run that goes on does otherwise from here on, each `path=value`."""
 
 
 class JobAccepted(Message, frozen=True):
-    """The job runs; its files are in `run_folder`."""
+    """The job is in the queue, whatever happens to the coordinator, with its files in
+    `run_folder`."""
 
     job_id: str
     run_folder: str
 
 
 class JobRefused(Message, frozen=True):
-    """The job does not run, and why."""
+    """The job is not in the queue, and why."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
+
+
+class JobUnknown(Message, frozen=True):
+    """There is no job of that id or name, or there are several; `reason` says which there are."""
 
     reason: str
 
@@ -38,9 +54,12 @@ class JobRefused(Message, frozen=True):
 
 
 class CancelJob(Message, frozen=True):
-    """End the job now; it can be resumed from its run folder. Answered with the `JobStatus` before,
-    or with `CancelRefused`."""
+    """End a job now, or take it out of the queue; it can be resumed from its run folder. Answered
+    with the `JobStatus` before, or with `CancelRefused` or `JobUnknown`."""
 
+    job: str = ""
+    """This is its id, the beginning of its id, or its name. Empty: the only one that has not ended.
+    """
     reason: str = "cancelled by the user"
 
     def __post_init__(self) -> None:
@@ -57,7 +76,50 @@ class CancelRefused(Message, frozen=True):
 
 
 class GetStatus(Message, frozen=True):
-    """Ask for a `JobStatus`."""
+    """Ask for a `JobStatus`, or `JobUnknown`."""
+
+    job: str = ""
+    """This is its id, the beginning of its id, or its name. Empty: the one that runs for the
+    longest, or else the one that ended last."""
+
+
+class ListJobs(Message, frozen=True):
+    """Ask for a `JobList`."""
+
+
+class JobEntry(Record, frozen=True):
+    """A job or session in the list of them."""
+
+    id: str
+    name: str
+    kind: JobKind
+    owner: str
+    """This is the id of a submitter's join token, or the operators'."""
+    state: JobState
+    weight: float
+    priority: int
+    submitted_at: float
+    """Seconds since 1970. So are those below."""
+    began_at: float | None = None
+    """It is None for one that waits for its first start."""
+    ended_at: float | None = None
+    run_folder: str = ""
+    iteration: int = 0
+    iterations: int = 0
+    nodes: int = 0
+    """How many nodes work for it."""
+    note: str = ""
+    """What it waits for, or why it ended as it did."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "note", most=LONGEST_ERROR)
+
+
+class JobList(Message, frozen=True):
+    """All jobs and sessions that have not ended, in the order in which they are to begin, and the
+    latest of the others."""
+
+    jobs: tuple[JobEntry, ...]
 
 
 class WorkerStatus(Record, frozen=True):
@@ -77,6 +139,30 @@ class WorkerStatus(Record, frozen=True):
         clean_fields(self, "name", "node", "pool", "detail", "leader")
 
 
+class NodeStatus(Record, frozen=True):
+    """A node that is there, or was."""
+
+    name: str
+    pool: str
+    workers: int
+    """How many it has, or had last."""
+    state: NodeState
+    since_s: float
+    """Seconds since this coordinator first heard of it; of one that has left or is lost, since it
+    went."""
+    version: str = ""
+    """Its version of Spotlight; empty of one that has left or is lost."""
+    detail: str = ""
+    """Who gave it notice, or why it went."""
+    notice_left_s: float | None = None
+    """Seconds until it is taken, by its notice; None if it has none, or that does not say."""
+    job: str = ""
+    """Id of the job or session that it works for; empty if for none."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "name", "pool", "version", "detail", "job")
+
+
 class MirrorStatus(Record, frozen=True):
     """How far the copy of a run in object storage is."""
 
@@ -85,7 +171,7 @@ class MirrorStatus(Record, frozen=True):
     committed: int = 0
     """Iterations in the checkpoint that it should hold."""
     failures: int = 0
-    """Copies that failed."""
+    """Copies that failed, in the whole run."""
     problem: str = ""
     """Why the latest one failed; empty if it did not."""
 
@@ -97,36 +183,43 @@ class JobStatus(Message, frozen=True):
     """Progress of the job, for people; without arguments it says that there is no job."""
 
     job: str = ""
+    id: str = ""
+    owner: str = ""
+    """This is the id of a submitter's join token, or the operators'."""
+    weight: float = 1.0
+    priority: int = 0
     phase: str = "waiting"
     iteration: int = 0
     iterations: int = 0
     weights_version: int = 0
     elapsed_s: float = 0.0
+    """Seconds of run time: those of earlier coordinators count as far as they are on record, to the
+    last ten, and those without one do not."""
     done: int = 0
+    """Samples of the rollout that are there; this and `wanted` are 0 in other phases."""
     wanted: int = 0
+    """Samples that the rollout is to have."""
     images_per_s: float = 0.0
+    """Of the rollout that is under way, else of the latest."""
     reward_mean: float | None = None
+    """The mean of the latest samples that are all there; None before the first."""
     validation: tuple[tuple[float, float], ...] = ()
     workers: tuple[WorkerStatus, ...] = ()
     previews: int = 0
-    """Those from which seeds were chosen. This and the counts below are of the whole run, those of
-    earlier coordinators included, unless they say otherwise; of a session, which leaves no record,
-    all are since this coordinator began with it."""
+    """Those from which seeds were chosen, in the iterations that are on record. This and the counts
+    below are of the whole run: they are in the run folder, and a coordinator that comes back counts
+    on. Of a session, which leaves no record, all are since this coordinator began with it."""
     previews_late: int = 0
     """Previews that came too late for that."""
-    reissued: int = 0
-    """Requests that wait again because their worker was lost or let its lease expire."""
-    late_results: int = 0
-    """Results that came without a valid lease, and did not count."""
-    discarded: int = 0
-    """Finished samples thrown away because newer weights were published, since this coordinator
-    began with the run; must stay 0."""
-    quarantined: tuple[str, ...] = ()
+    handed_on: int = 0
+    """Requests that went to another worker, since the first was lost or did not say in time that it
+    still worked on them; each as often as that happened."""
+    results_ignored: int = 0
+    """Results that did not count, since the work had been taken back from who delivered them."""
+    given_up: tuple[str, ...] = ()
     """Requests given up because every node that took them was lost."""
     preemptions: int = 0
     """Nodes that had notice, or were lost without."""
-    dead_letters: int = 0
-    """Messages that no actor of this coordinator handled, since it was started."""
     outcome: Outcome = ""
     reason: str = ""
     run_folder: str = ""
@@ -135,20 +228,46 @@ class JobStatus(Message, frozen=True):
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with trackers and workers: each names one, and says why it does not work."""
+    """What is wrong with trackers, exploration, the disk and workers: each names one, and says why
+    it does not work."""
+    nodes: tuple[NodeStatus, ...] = ()
+    """All nodes of the coordinator, by name: those that are there, whatever they work for, and the
+    latest that went."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "job", "phase", "reason", "note", "troubles", most=LONGEST_ERROR)
 
 
 class PreemptNode(Message, frozen=True):
-    """User to coordinator: give a node notice as its cloud would. Answered with `Acknowledged` or
-    `NodeUnknown`.
+    """User to coordinator: give a node notice as its cloud would. Answered with `Acknowledged`,
+    `NodeUnknown` or `ConsentNeeded`.
     """
 
     node: str
     notice_s: NoticeSeconds
     cancel: bool
+    yes: bool = False
+    """Do it even if a job cannot train then."""
+
+
+class DrainNode(Message, frozen=True):
+    """User to coordinator: a node gives its work back and stays, with nothing to do, until that is
+    taken back (`cancel`). Answered with `Acknowledged`, `NodeUnknown` or `ConsentNeeded`.
+    """
+
+    node: str
+    cancel: bool
+    yes: bool = False
+    """Do it even if a job cannot train then."""
+
+
+class ConsentNeeded(Message, frozen=True):
+    """Nothing was done; say `yes` to have it done all the same."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason")
 
 
 class NodeUnknown(Message, frozen=True):

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 import structlog
 
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.transport.control import ActorRef
 
 log = structlog.get_logger(__name__)
@@ -56,7 +56,7 @@ class DeadLetters:
     def __init__(self, kept: int = 256) -> None:
         self.counts: Counter[Reason] = Counter()
         self._latest: deque[DeadLetter] = deque(maxlen=kept)
-        self._log_limiter = LogLimiter(_LOG_INTERVAL_S)
+        self._log = LimitedLog(log)
 
     def __len__(self) -> int:
         """How many there ever were."""
@@ -66,19 +66,17 @@ class DeadLetters:
         """The latest ones, oldest first."""
         return iter(tuple(self._latest))
 
-    def add(self, letter: DeadLetter, now: float) -> None:
+    def add(self, letter: DeadLetter) -> None:
         """Count a dead letter; log the first of its reason in each interval, with the number left
         out since."""
         self.counts[letter.reason] += 1
         self._latest.append(letter)
-        unlogged = self._log_limiter.admit(letter.reason, now)
-        if unlogged is not None:
-            tell = log.info if letter.reason in _ORDINARY else log.warning
-            tell(
-                "dead_letter",
-                reason=letter.reason,
-                destination=str(letter.destination),
-                source=str(letter.source),
-                message=letter.message_type,
-                unlogged=unlogged,
-            )
+        self._log.line(
+            "info" if letter.reason in _ORDINARY else "warning",
+            "message_not_handled",
+            about=letter.reason,
+            reason=letter.reason,
+            destination=str(letter.destination),
+            source=str(letter.source),
+            message=letter.message_type,
+        )

@@ -32,7 +32,7 @@ from spotlight.actors.runtime.envelopes import (
     Unwatch,
     Watch,
 )
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog, LogLimiter
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.reply_cache import RUNNING, ReplyCache
 from spotlight.errors import FrameRejected, MailboxFull, PeerUnreachable
@@ -61,6 +61,8 @@ log = structlog.get_logger(__name__)
 Rights = Mapping[type[Message], Collection[str]]
 """Which roles may say a message to another process."""
 
+_ENDS = ("disconnected", "closed")
+"""How transports call the end of a process that ended in order, or was killed."""
 _OTHER_VERSIONS_KEPT = 4096
 _VERSIONS_LOG_S = 600.0
 """Seconds between two lines of one key: who is of another version tries again and again, until it
@@ -101,9 +103,9 @@ class RemoteDelivery:
         self._peers: dict[str, _Peer] = {}
         """The connected processes, by address."""
         self._pushed_back_until: dict[ActorRef, float] = {}
-        self._rejections_log = LogLimiter()
-        self._versions_log = LogLimiter(_VERSIONS_LOG_S)
-        self._losses_log = LogLimiter()
+        self._rejections_log = LimitedLog(log)
+        self._versions_log = LimitedLog(log, _VERSIONS_LOG_S)
+        self._losses_log = LimitedLog(log)
         self._unreached_log = LogLimiter(system.timings.unreached_log_s)
 
     # --- going out --------------------------------------------------------------------
@@ -234,11 +236,9 @@ class RemoteDelivery:
     def input_rejected(self, address: str, reason: Rejection, detail: str) -> None:
         """Count what was not taken, and say so, but not more often than is useful."""
         self.frames_rejected[reason] += 1
-        unlogged = self._rejections_log.admit(reason, _now())  # not by peer: names are theirs
-        if unlogged is not None:
-            log.warning(
-                "input_rejected", peer=address, reason=reason, detail=detail, unlogged=unlogged
-            )
+        self._rejections_log.warning(  # not by peer: names are theirs
+            "input_rejected", about=reason, peer=address, reason=reason, detail=detail
+        )
 
     def frame_undelivered(self, address: str, frame: bytes) -> None:
         """A queued frame never left. Asks fail by the loss of the peer; the rest is dead
@@ -257,10 +257,8 @@ class RemoteDelivery:
     def other_version(self, address: str, dialect: Dialect) -> None:
         """Remember whom nobody here understands, and say so now and then."""
         key = key_of(address)
-        unlogged = self._versions_log.admit(key, _now())
-        if unlogged is not None:
-            reason = self.transport.dialect.refusal(dialect)
-            log.warning("other_version", peer=address, reason=reason, unlogged=unlogged)
+        reason = self.transport.dialect.refusal(dialect)
+        self._versions_log.warning("other_version", about=key, peer=address, reason=reason)
         self.other_versions[key] = dialect
         self.other_versions.move_to_end(key)
         if len(self.other_versions) > _OTHER_VERSIONS_KEPT:
@@ -270,20 +268,16 @@ class RemoteDelivery:
         """A process is gone, or out of reach."""
         is_told = key_of(address) in self.other_versions
         if not is_told and (incarnation or self._unreached_log.admit(address, _now()) is not None):
-            # Names of those who never said anything are theirs, and there may be any number.
-            unlogged = self._losses_log.admit(
-                address if address in self._last_sequences else "", _now()
-            )
-            if unlogged is not None:
+            self._losses_log.line(
                 # Every command that ends disconnects. Who watched the process tells of its loss.
-                told = log.debug if reason == "disconnected" else log.info
-                told(
-                    "peer_lost",
-                    peer=address,
-                    incarnation=incarnation,
-                    reason=reason,
-                    unlogged=unlogged,
-                )
+                "debug" if reason in _ENDS else "info",
+                "peer_lost",
+                # Names of those who never said anything are theirs, and there may be any number.
+                about=address if address in self._last_sequences else "",
+                peer=address,
+                incarnation=incarnation,
+                reason=reason,
+            )
         self._peers.pop(address, None)
         self._last_sequences.pop(address, None)
         self._system.lose_process(address, incarnation, reason)

@@ -26,7 +26,7 @@ from spotlight.actors.runtime.actor_context import ActorContext
 from spotlight.actors.runtime.asks import PendingAsks
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters, Reason
 from spotlight.actors.runtime.envelopes import Down, EndReason, Failure
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery
 from spotlight.actors.runtime.watches import Watches, lives_in
@@ -74,8 +74,8 @@ class ActorSystem:
         self.rng = rng
         self.timings = timings
         self.dead_letters = DeadLetters()
-        self.undelivered_log = LogLimiter()
-        """The limit of lines of those who tell and go on when it cannot be sent."""
+        self.undelivered_log = LimitedLog(log)
+        """The log of those who tell and go on when it cannot be sent."""
         self.failure: BaseException | None = None
         """The crash that stopped the whole system, if one did."""
         self.asks = PendingAsks()
@@ -272,7 +272,7 @@ class ActorSystem:
     ) -> None:
         """The same when only the name of its type is known, or not even that."""
         letter = DeadLetter(reason, destination, source, message_type)
-        self.dead_letters.add(letter, self._loop.time())
+        self.dead_letters.add(letter)
 
     # --- tell and ask -----------------------------------------------------------------
 

@@ -160,12 +160,12 @@ class GroupLeader(Actor):
         runner = self._job.membership.runner if self._job is not None else None
         if plan is None:
             if self._job is not None:
-                log.debug("job_forgotten", actor="leader")
+                log.debug("job_forgotten", actor="leader", job=self._job.id)
             self._job = None
         elif self._job is None or self._job.id != plan.job_id:
             assert plan.spec is not None, "the first plan of a job carries its spec"
             self._job = _Job(plan.job_id, plan.membership, plan.spec.sampler.micro_batch)
-            log.debug("job_begun", actor="leader")
+            log.debug("job_begun", actor="leader", job=plan.job_id)
         else:
             self._job.membership = plan.membership
         if self._job is not None and self._job.membership.runner != runner:

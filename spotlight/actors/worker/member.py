@@ -162,7 +162,7 @@ class Member(Actor):
             sink,
             fingerprint,
         )
-        log.debug("job_begun", actor="member")
+        log.debug("job_begun", actor="member", job=plan.job_id)
         self.run_task(self._work.scoring.prepare(spec.measured_rewards or spec.rewards))
 
     def give_up(self, reason: str) -> None:
@@ -172,7 +172,7 @@ class Member(Actor):
     def end_job(self) -> None:
         """The model stays warm."""
         if self._job is not None:
-            log.debug("job_forgotten", actor="member")
+            log.debug("job_forgotten", actor="member", job=self._job.id)
         self._job = None
         self._batches.forget_all()
 

@@ -99,7 +99,12 @@ class TorchTrainer:
             reuse=job.exploration.reuse,
         )
         if state:
-            self._trainer.load_state_dict(StateFiles(state).for_rank(self._trainer.rows))
+            files = StateFiles(state)
+            own = files.for_rank(self._trainer.rows)
+            if files.is_start:
+                self._trainer.begin_with(own, files.earlier_updates)
+            else:
+                self._trainer.load_state_dict(own)
 
     def wants(self, message: Train) -> Sequence[BundleOffer]:
         """See `engine.Trainer`."""

@@ -52,6 +52,7 @@ from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.trainer_outputs import TrainerOutputs, Training
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransferFailed, TransportError
+from spotlight.tracebacks import foreign_traceback
 from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
@@ -229,6 +230,7 @@ class TrainerRank(Actor):
                 error=f"{type(error).__name__}: {error}",
                 lost_others=isinstance(error, TransportError),
                 lost_state=isinstance(error, TransferFailed) and key[0] == "start",
+                traceback=foreign_traceback(error),
             )
         if self._orders.get(key) is not order or self._context.ends_because:
             return  # others train by now, or will

@@ -13,7 +13,7 @@ from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
 
-_INDEX = "model_index.json"
+INDEX = "model_index.json"
 
 FAMILIES: Mapping[str, Family] = {
     family.transformer: family for family in (QwenImage(), StableDiffusion3(), Flux(), Wan())
@@ -28,7 +28,7 @@ def family_of(path: Path) -> Family:
     """The family of a checkpoint, by the class of its transformer in model_index.json; raises
     `CheckpointError` naming the file.
     """
-    return _family(path / _INDEX, _classes(read_index(path / _INDEX)))
+    return _family(path / INDEX, _classes(read_index(path / INDEX)))
 
 
 def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
@@ -36,7 +36,7 @@ def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
 
     Raises `CheckpointError` naming the file, and the part whose class is another.
     """
-    index, entries = path / _INDEX, read_index(path / _INDEX)
+    index, entries = path / INDEX, read_index(path / INDEX)
     classes = _classes(entries)
     family = _family(index, classes)
     if entries.get("_class_name", family.pipeline) != family.pipeline:

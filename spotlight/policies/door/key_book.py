@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from spotlight.timings import DoorTimings
-from spotlight.types import Pool, Role, TokenRole
+from spotlight.types import HIGHEST_PRIORITY, Pool, Role, TokenRole
 
 MOST_WORKERS = 4096
 """Keys of workers that a node may vouch for."""
@@ -42,6 +42,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Wall clock; None for never."""
     used: int = 0
     revoked_at: float | None = None
+    priority: int = 0
+    """The highest one that a submitter may give to its jobs. Tokens for others say 0."""
 
 
 class Node(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -178,6 +180,16 @@ class KeyBook:
         worker: Role = "trainer" if node.pool == "reserved" else "worker"
         return Passport(node.name, worker, node.pool, node.token)
 
+    def highest_priority(self, key: str, now: float) -> int:
+        """The highest priority that the holder of a key may give to a job: any for operators, that
+        of its token for a submitter, and 0 for all who may submit nothing."""
+        passport = self.passport(key, now)
+        if passport is None:
+            return 0
+        if passport.role == "operator":
+            return HIGHEST_PRIORITY
+        return self._tokens[passport.token].priority if passport.role == "submitter" else 0
+
     def take_changed(self) -> tuple[str, ...]:
         """The keys that may mean something else since this was asked last."""
         changed = tuple(self._changed)
@@ -192,6 +204,8 @@ class KeyBook:
             raise ValueError(f"there are two tokens `{token.id}`")
         if (token.role == "node") != (token.pool is not None):
             raise ValueError(f"the token `{token.id}` has a pool if, and only if, it is for nodes")
+        if token.priority and token.role != "submitter":
+            raise ValueError(f"the token `{token.id}` has a priority, and is not for a submitter")
         self._require_free(token.key)
         self._tokens[token.id] = token
         self._token_of[token.key] = token.id

@@ -102,8 +102,13 @@ class ExplorationRecord:
                 {p: self._prompts_known[p] for p in prompts if p in self._prompts_known},
                 dict(self._categories_known),
             ),
-            exploration_share(self.agreement, self.gain),
+            self.share,
         )
+
+    @property
+    def share(self) -> float:
+        """The share of the previews of an iteration that is worth making, as far as is known."""
+        return exploration_share(self.agreement, self.gain)
 
     def reduction(self, plan: ExplorationPlan) -> ExplorationReduced | None:
         """The event that tells why not all previews of a plan are worth making, if they are not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from spotlight.policies.fleet.node_words import NodeWord, Task, WorkerSays
 
@@ -41,6 +41,14 @@ class NoticeGiven:
 
 
 @dataclass(frozen=True)
+class Drained:
+    """A user wants a node to give its work back and have none, or (`cancel`) that it works on."""
+
+    node: str
+    cancel: bool
+
+
+@dataclass(frozen=True)
 class PlansDue:
     """There is time to send some of the plans that have changed."""
 
@@ -48,11 +56,24 @@ class PlansDue:
 # --- of tenants ---
 
 
+class Terms(NamedTuple):
+    """On which nodes are lent to a job or session."""
+
+    weight: float = 1.0
+    """Its share of the nodes is in proportion to it."""
+    priority: int = 0
+    """Those of a higher one get reserved nodes first."""
+    ranks: int = 0
+    """So many of its workers must train; 0 for a session."""
+
+
 @dataclass(frozen=True)
 class TenantBegan:
-    """A job or session begins; where one of that id is there already it begins anew."""
+    """A job or session begins; where one of that id is there already it begins anew, with the nodes
+    that it had."""
 
     tenant: str
+    terms: Terms
 
 
 @dataclass(frozen=True)
@@ -138,6 +159,7 @@ Event = (
     Reported[WordT]
     | OutOfReach
     | NoticeGiven
+    | Drained
     | PlansDue
     | TenantBegan
     | TenantOver

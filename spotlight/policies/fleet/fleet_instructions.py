@@ -39,17 +39,21 @@ class NodeCame:
 
 @dataclass(frozen=True)
 class NodeLeft:
-    """A node has left after a notice; its process may yet be there. Tenants have lost it."""
+    """A node has left after a notice; its process may yet be there. The tenant has lost it for
+    which it worked; empty if there is none. `reason` says why it left."""
 
     node: str
+    tenant: str
+    reason: str
 
 
 @dataclass(frozen=True)
 class NodeGone:
-    """The process of a node is gone, or out of reach. Tenants have lost it, unless it `had_left`
-    before. `announced`: it had notice."""
+    """The process of a node is gone, or out of reach. The tenant has lost it for which it worked,
+    unless it `had_left` before. `announced`: it had notice."""
 
     node: str
+    tenant: str
     address: Hashable
     reason: str
     had_left: bool
@@ -58,9 +62,10 @@ class NodeGone:
 
 @dataclass(frozen=True)
 class PassOn:
-    """Tenants are to hear of the node's latest word."""
+    """The tenant for which a node works is to hear of the node's latest word."""
 
     node: str
+    tenant: str
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple
+from typing import Generic, Literal, NamedTuple
 
-from spotlight.policies.fleet.fleet_events import TaskT, WordT
+from spotlight.policies.departure import SHARING
+from spotlight.policies.fleet.fleet_events import TaskT, Terms, WordT
 from spotlight.policies.fleet.node_words import TroubleWord, WorkerWord
 from spotlight.policies.fleet.rejoin import JoinBackoff
 from spotlight.timings import RejoinTimings
-from spotlight.types import WorkerState
+from spotlight.types import NodeState, WorkerState
 
 
 class UserNotice(NamedTuple):
@@ -55,11 +56,53 @@ class NodeRow(Generic[WordT, TaskT]):
     over: bool
     """Whether no tenant runs that it could do anything for: it drops what belongs to one."""
     tenant: str = ""
-    """Whose task it has; empty for none."""
+    """It works for this one, and hears from no other; empty for none."""
     task: TaskT | None = None
+    """What that tenant has it do; None until it says so."""
+    lent_at: float = 0.0
+    """When it began to work for its tenant, on the table's clock."""
+    is_ready: bool = False
+    """Whether a worker of it could do something for its tenant since then."""
+    next: str | None = None
+    """It gives its work back, and then works for this one; empty for none. None: it does not."""
+    give_back_by: float = 0.0
+    """By then it gives its work back, if it does, on the table's clock."""
+    is_drained: bool = False
+    """Whether a user wants it to work for nobody."""
     notice: UserNotice | None = None
     sick: tuple[SickProcess, ...] = ()
     """Those of its processes that are still there."""
+    came_at: float = 0.0
+    """When its process came."""
+    noticed_at: float = 0.0
+    """When it first said that it has the notice that it has, or none."""
+
+    @property
+    def state(self) -> NodeState:
+        """How it is with the node, a notice that it has not heard of yet included."""
+        given = self.notice
+        is_told = given is not None and not given.cancel and self.word.plan < given.number
+        notice = self.word.notice
+        if self.is_drained:
+            return "drained"
+        if self.next is not None or (notice is not None and notice.source == SHARING):
+            return "moves"
+        if self.word.left:
+            return "leaving"
+        return "has notice" if is_told or self.word.notice is not None else "there"
+
+
+@dataclass(frozen=True)
+class GoneNode:
+    """A node whose process is gone, until another comes under its name."""
+
+    pool: str
+    workers: int
+    """How many it had last."""
+    state: Literal["left", "lost"]
+    reason: str
+    at: float
+    """When it went."""
 
 
 @dataclass
@@ -89,11 +132,15 @@ class TenantRow(Generic[WordT]):
 
     Args:
         tenant: the id.
+        terms: on which nodes are lent to it.
+        order: it grows with every tenant that begins.
         timings: how long nodes wait that come and go.
     """
 
-    def __init__(self, tenant: str, timings: RejoinTimings) -> None:
-        self.tenant = tenant
+    def __init__(self, tenant: str, terms: Terms, order: int, timings: RejoinTimings) -> None:
+        self.tenant, self.terms, self.order = tenant, terms, order
+        self.load_s = 0.0
+        """It took a node this long at most from being lent to it until a worker was ready."""
         self.over = False
         """Whether it wants nothing more."""
         self.nodes: dict[str, WordT] = {}
@@ -129,6 +176,10 @@ class TenantRow(Generic[WordT]):
             for node in self.nodes.values()
             if node.pool == "reserved" and node.node not in self.leaving
         ]
+
+    def nodes_that_train(self) -> frozenset[str]:
+        """Those of its nodes on which it trains now, by name."""
+        return frozenset(self.workers[name].node for name in self.barred if name in self.workers)
 
     def free_workers_of(self, node: str) -> list[str]:
         """Workers of a node that may be given requests now."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Protocol
 
-from spotlight.types import WorkerState
+from spotlight.types import Pool, WorkerState
 
 
 class WorkerWord(Protocol):
@@ -70,8 +70,8 @@ class NodeWord(Protocol):
         """Its name."""
 
     @property
-    def pool(self) -> str:
-        """`reserved` or `spot`."""
+    def pool(self) -> Pool:
+        """Whether it may be taken away."""
 
     @property
     def scheduler(self) -> Hashable:

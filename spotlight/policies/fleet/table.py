@@ -8,20 +8,26 @@ own turn, and has the workers of those that it has taken in. What holds:
   changes nothing.
 - A plan has a number, and all numbers of a table grow. A node whose report does not agree with its
   latest plan is answered with it, so whatever is lost is sent again.
-- A node works for one tenant at a time, and so do its workers.
+- A node works for one tenant at a time, and so do its workers; which one, `Allocation` says. On
+  its way to another it gives its work back first, as after a notice, and is then lost to the one
+  before; so nobody holds two tenants' models, and nothing is lost.
 - A node that comes and goes too often must wait before it is taken in again.
 - A worker is in exactly one state, so its states add up to its time.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterable, Iterator
 from itertools import islice
-from typing import Generic
+from typing import Generic, Literal
 
+from spotlight.policies.departure import SHARING
+from spotlight.policies.fleet.allocation import Allocation, Borrower, Lend, Lendable, Recall
 from spotlight.policies.fleet.fleet_events import (
     Assigned,
     Barred,
+    Drained,
     Event,
     FoundSick,
     Heard,
@@ -35,6 +41,7 @@ from spotlight.policies.fleet.fleet_events import (
     TenantBegan,
     TenantGone,
     TenantOver,
+    Terms,
     WordT,
     WorkerSaid,
 )
@@ -58,6 +65,7 @@ from spotlight.policies.fleet.fleet_instructions import (
     Watch,
 )
 from spotlight.policies.fleet.fleet_rows import (
+    GoneNode,
     NodeRow,
     SickProcess,
     TenantRow,
@@ -77,11 +85,13 @@ from spotlight.record.run_events import (
     WorkerFailed,
     WorkerJoined,
 )
-from spotlight.timings import RejoinTimings
+from spotlight.timings import RejoinTimings, SharingTimings
 from spotlight.types import WorkerState
 
 SENT_AT_ONCE = 64
 """How many plans are sent in one turn of the loop: 3 ms."""
+MOST_GONE = 64
+"""Nodes that are remembered when their processes are gone."""
 
 
 class FleetTable(Generic[WordT, TaskT]):
@@ -90,16 +100,29 @@ class FleetTable(Generic[WordT, TaskT]):
     Args:
         own: the coordinator's address, which agreeing reports name.
         timings: how long nodes wait that come and go.
+        sharing: how often nodes move between tenants.
     """
 
-    def __init__(self, own: Hashable, timings: RejoinTimings = RejoinTimings()) -> None:
+    def __init__(
+        self,
+        own: Hashable,
+        timings: RejoinTimings = RejoinTimings(),
+        sharing: SharingTimings = SharingTimings(),
+    ) -> None:
         self._own = own
-        self._timings = timings
+        self._timings, self._sharing = timings, sharing
+        self._allocation = Allocation(sharing)
+        self._shared_at = -math.inf
+        """When nodes were shared out last."""
+        self._begun = 0
+        """How many tenants have begun."""
         self._number = 0
         """The number of the latest plan of all."""
         self.nodes: dict[str, NodeRow[WordT, TaskT]] = {}
         """The nodes whose process is there, by name, also if they have left after a notice, for it
         may yet be withdrawn."""
+        self.gone: dict[str, GoneNode] = {}
+        """The latest whose process is gone, by name."""
         self.tenants: dict[str, TenantRow[WordT]] = {}
         """The tenants by id, from their beginning until nothing of them is wanted any more."""
         self._changed: dict[str, None] = {}
@@ -137,20 +160,23 @@ class FleetTable(Generic[WordT, TaskT]):
         """What follows from an event."""
         match event:
             case Reported(word):
-                return list(self._reported(word))
+                return list(self._reported(word, now))
             case OutOfReach(address, reason):
-                return list(self._out_of_reach(address, reason))
+                return list(self._out_of_reach(address, reason, now))
             case NoticeGiven():
                 return list(self._notice_given(event))
+            case Drained():
+                return list(self._drained(event, now))
             case PlansDue():
                 return list(self._send_some())
-            case TenantBegan(tenant):
-                self._begin(tenant)
+            case TenantBegan(tenant, terms):
+                return list(self._begin(tenant, terms, now))
             case TenantOver(tenant):
-                self._end(tenant)
+                return list(self._end(tenant, now))
             case TenantGone(tenant):
-                self._end(tenant)
+                over = list(self._end(tenant, now))
                 self.tenants.pop(tenant, None)
+                return over
             case Assigned():
                 self._assign(event)
             case FoundSick(node, worker, epoch, reason):
@@ -173,7 +199,7 @@ class FleetTable(Generic[WordT, TaskT]):
 
     # --- nodes ---
 
-    def _reported(self, word: WordT) -> Iterator[Instruction]:
+    def _reported(self, word: WordT, now: float) -> Iterator[Instruction]:
         name, row = word.node, self.nodes.get(word.node)
         if row is not None and row.word.scheduler != word.scheduler:
             yield NameTaken(name, row.word.scheduler)
@@ -181,18 +207,29 @@ class FleetTable(Generic[WordT, TaskT]):
         known = None if row is None else row.word
         if row is None:
             yield Watch(word.scheduler)
-            row = NodeRow(word, self._next_number(), over=not self._any_runs())
+            row = NodeRow(word, self._next_number(), over=not self._any_runs(), came_at=now)
             self.nodes[name] = row
+            its = self.tenants.get(word.job_id)
+            if word.left and its is not None and not its.over:
+                row.tenant = its.tenant  # which may still have what it left behind
+            self.gone.pop(name, None)
         elif word.number < row.word.number:
             yield self._answer(row)
             return
+        if known is None or known.notice != word.notice:
+            row.noticed_at = now
         row.word = word
-        if not word.left:
-            if known is None or known.left:
+        if word.left:
+            if known is None or not known.left:
+                yield from self._left(name, row, now)
+        else:
+            came = known is None or known.left
+            if came:
                 yield NodeCame(name)
-            yield PassOn(name)
-        elif known is None or not known.left:
-            yield NodeLeft(name)
+            if row.tenant:
+                yield PassOn(name, row.tenant)
+            if came or now >= self._shared_at + self._sharing.look_s:
+                yield from self._share(now)
         epochs = {worker.epoch for worker in word.workers}
         row.sick = tuple(worker for worker in row.sick if worker.epoch in epochs)
         yield self._answer(row)
@@ -200,16 +237,26 @@ class FleetTable(Generic[WordT, TaskT]):
     def _answer(self, row: NodeRow[WordT, TaskT]) -> Instruction:
         word, job_id = row.word, row.task.job_id if row.task is not None else ""
         agrees = word.coordinator == self._own and word.plan == row.plan
-        if agrees and job_id in ("", word.job_id):
+        gives_back = row.next is None or word.notice is not None
+        if agrees and gives_back and job_id in ("", word.job_id):
             return Acknowledge(word.node)
         return AnswerWithPlan(word.node)
 
-    def _out_of_reach(self, address: Hashable, reason: str) -> Iterator[Instruction]:
+    def _out_of_reach(self, address: Hashable, reason: str, now: float) -> Iterator[Instruction]:
         for name, row in list(self.nodes.items()):
             if row.word.scheduler == address:
                 del self.nodes[name]
                 self._changed.pop(name, None)
-                yield NodeGone(name, address, reason, row.word.left, row.word.notice is not None)
+                self._remember(name, row.word, reason, now)
+                had_left, announced = row.word.left, row.word.notice is not None
+                yield NodeGone(name, row.tenant, address, reason, had_left, announced)
+                yield from self._share(now)
+
+    def _remember(self, name: str, word: WordT, reason: str, now: float) -> None:
+        state: Literal["left", "lost"] = "left" if word.left else "lost"
+        self.gone[name] = GoneNode(word.pool, len(word.workers), state, reason, now)
+        for oldest in list(self.gone)[:-MOST_GONE]:
+            del self.gone[oldest]
 
     def _notice_given(self, given: NoticeGiven) -> Iterator[Instruction]:
         row = self.nodes.get(given.node)
@@ -233,15 +280,17 @@ class FleetTable(Generic[WordT, TaskT]):
     def _any_runs(self) -> bool:
         return any(not tenant.over for tenant in self.tenants.values())
 
-    def _begin(self, tenant: str) -> None:
+    def _begin(self, tenant: str, terms: Terms, now: float) -> Iterator[Instruction]:
         for row in self.nodes.values():
             if row.tenant == tenant:
-                row.tenant, row.task = "", None
-            if not row.tenant:
-                row.over = False  # it is told what to do, and leaves everything as it is till then
-        self.tenants[tenant] = TenantRow(tenant, self._timings)
+                row.task = None
+        before = self.tenants.get(tenant)
+        self._begun += 1
+        order = before.order if before is not None else self._begun
+        self.tenants[tenant] = TenantRow(tenant, terms, order, self._timings)
+        yield from self._share(now)
 
-    def _end(self, tenant: str) -> None:
+    def _end(self, tenant: str, now: float) -> Iterator[Instruction]:
         row = self.tenants.get(tenant)
         if row is None or row.over:
             return
@@ -249,18 +298,122 @@ class FleetTable(Generic[WordT, TaskT]):
         nobody_runs = not self._any_runs()
         for name, node in self.nodes.items():
             if node.tenant == tenant or (nobody_runs and not node.tenant):
-                node.tenant, node.task, node.over = "", None, True
+                node.tenant, node.task, node.over, node.next = "", None, True, None
                 self._changed[name] = None
+        yield from self._share(now)
 
     def _assign(self, event: Assigned[TaskT]) -> None:
-        tenant, row = self.tenants.get(event.tenant), self.nodes.get(event.node)
-        if row is None or tenant is None or tenant.over:
+        row = self.nodes.get(event.node)
+        if row is None or row.tenant != event.tenant:
             return
-        if event.node not in tenant.nodes and row.tenant != event.tenant:
-            return  # it never had that node, or another has it; one that has left may come back
-        if event.again or (row.tenant, row.task) != (event.tenant, event.task):
-            row.tenant, row.task, row.over = event.tenant, event.task, False
+        if event.again or row.task != event.task:
+            row.task = event.task
             self._changed[event.node] = None
+
+    # --- for whom a node works ---
+
+    def lent_to(self, tenant: str) -> list[WordT]:
+        """What the nodes say that work for a tenant and have not left."""
+        return [
+            row.word for row in self.nodes.values() if row.tenant == tenant and not row.word.left
+        ]
+
+    def borrowers(self) -> list[Borrower]:
+        """The tenants that nodes are lent to."""
+        return [
+            Borrower(
+                id=row.tenant,
+                weight=row.terms.weight,
+                priority=row.terms.priority,
+                order=row.order,
+                ranks=row.terms.ranks,
+                trains_on=row.nodes_that_train(),
+                load_s=row.load_s,
+            )
+            for row in self.tenants.values()
+            if not row.over
+        ]
+
+    def lendable(self) -> list[Lendable]:
+        """The nodes, as they are lent."""
+        return [
+            Lendable(
+                name=name,
+                pool=row.word.pool,
+                workers=max(row.word.size, len(row.word.workers)),
+                tenant=row.tenant,
+                next=row.next,
+                may_be_lent=_may_be_lent(row),
+                model_of=row.word.job_id,
+            )
+            for name, row in self.nodes.items()
+        ]
+
+    def cannot_train_without(self, node: str) -> str:
+        """The tenant that has too few reserved workers without a node; empty if there is none."""
+        row = self.nodes.get(node)
+        tenant = self.tenants.get(row.tenant) if row is not None else None
+        if tenant is None or tenant.over or node not in tenant.nodes_that_train():
+            return ""
+        others = [
+            each.workers
+            for each in self.lendable()
+            if each.pool == "reserved"
+            and each.name != node
+            and (each.tenant == tenant.tenant or (each.may_be_lent and not each.tenant))
+        ]
+        return tenant.tenant if sum(others) < tenant.terms.ranks else ""
+
+    def _share(self, now: float) -> Iterator[Instruction]:
+        self._shared_at = now
+        for each in self._allocation.decide(now, self.borrowers(), self.lendable()):
+            match each:
+                case Lend(node, tenant):
+                    yield from self._lend(node, tenant, now)
+                case Recall(node, next):
+                    self._recall(node, next, now)
+
+    def _lend(self, name: str, tenant: str, now: float) -> Iterator[Instruction]:
+        """A node works for a tenant from now on, or still does, or for nobody."""
+        row = self.nodes[name]
+        if row.next is not None:
+            row.next = None
+            self._changed[name] = None
+        if row.tenant == tenant:
+            return
+        row.tenant, row.task, row.over = tenant, None, not tenant
+        row.lent_at, row.is_ready = now, False
+        if tenant and not row.word.left:
+            yield PassOn(name, tenant)
+
+    def _recall(self, name: str, next: str, now: float) -> None:
+        """A node gives its work back, or works afterwards for somebody else than was said."""
+        row = self.nodes[name]
+        if row.next is None:
+            row.give_back_by = now + self._sharing.give_back_s
+            self._changed[name] = None
+        row.next = next
+
+    def _left(self, name: str, row: NodeRow[WordT, TaskT], now: float) -> Iterator[Instruction]:
+        tenant, reason = row.tenant, "left after a notice"
+        if row.next is None:
+            yield NodeLeft(name, tenant, reason)
+            return
+        yield NodeLeft(name, tenant, "works for another job" if row.next else "was drained")
+        heir = self.tenants.get(row.next)
+        yield from self._lend(name, row.next if heir is not None and not heir.over else "", now)
+        yield from self._share(now)
+
+    def _drained(self, event: Drained, now: float) -> Iterator[Instruction]:
+        row = self.nodes.get(event.node)
+        if row is None:
+            return
+        row.is_drained = not event.cancel
+        if event.cancel and row.next == "":
+            yield from self._lend(event.node, row.tenant, now)
+        elif not event.cancel and row.tenant:
+            self._recall(event.node, "", now)
+        yield from self._share(now)
 
     # --- what tenants hear ---
 
@@ -324,7 +477,8 @@ class FleetTable(Generic[WordT, TaskT]):
         if word is None:
             return
         tenant.leaving.discard(name)
-        tenant.backoff.left(name, now)
+        if word.notice is None or word.notice.source != SHARING:
+            tenant.backoff.left(name, now)
         yield RecordEvent(NodeLost(node=name, pool=word.pool, reason=event.reason))
         names = tuple(worker.worker for worker in word.workers)
         yield from self._remove_workers(tenant, names, now)
@@ -345,6 +499,8 @@ class FleetTable(Generic[WordT, TaskT]):
         if its is None or row is None:
             return
         row.detail = said.detail
+        if row.state == "loading" != said.state:
+            self._note_load(its, row.node, now)
         if row.state != said.state:
             _end_state(its, row, now)
             row.state, row.since = said.state, now
@@ -353,6 +509,22 @@ class FleetTable(Generic[WordT, TaskT]):
             yield RecordEvent(WorkerCannotServe(worker=row.name, reason=said.cannot_serve))
         row.problem = said.cannot_serve
         row.ends = row.ends or said.ends
+
+    def _note_load(self, tenant: TenantRow[WordT], node: str, now: float) -> None:
+        """A worker has loaded its model: the first of a node says how long that took."""
+        row = self.nodes.get(node)
+        if row is not None and row.tenant == tenant.tenant and not row.is_ready:
+            row.is_ready = True
+            tenant.load_s = max(tenant.load_s, now - row.lent_at)
+
+
+def _may_be_lent(row: NodeRow[WordT, TaskT]) -> bool:
+    """Whether a node stays: nobody but the table itself wants it to give its work back. One that
+    has none may as well begin with some."""
+    if row.is_drained or row.word.left:
+        return False
+    notice = row.word.notice
+    return notice is None or notice.source == SHARING or not row.tenant
 
 
 def _end_state(tenant: TenantRow[WordT], row: WorkerRow, now: float) -> None:

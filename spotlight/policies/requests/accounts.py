@@ -18,7 +18,7 @@ from spotlight.policies.requests.instructions import (
     RequestsGivenUp,
 )
 from spotlight.policies.requests.rows import RequestState, Row, SavedRow
-from spotlight.record.run_events import LateResults
+from spotlight.record.run_events import ResultsIgnored
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
 
@@ -202,7 +202,7 @@ class Accounts:
 
     def late(self, worker: str, lease: int) -> None:
         """What a worker says of a lease that it does not hold changes nothing, and is counted."""
-        self.out.append(RecordEvent(LateResults(worker=worker, lease=lease)))
+        self.out.append(RecordEvent(ResultsIgnored(worker=worker, lease=lease)))
 
     def persist(self, rows: Mapping[str, SavedRow | None]) -> None:
         """Have the journal hold these."""

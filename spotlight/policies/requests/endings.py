@@ -15,11 +15,11 @@ from spotlight.policies.requests.rows import Lease, RequestState, Row, Taker
 from spotlight.policies.requests.waiting import Phases
 from spotlight.record.run_events import (
     DenoiseFailed,
-    RequestQuarantined,
+    RequestGivenUp,
     RunEvent,
     ScorerFailed,
+    WorkerIsSick,
     WorkerLost,
-    WorkerQuarantined,
 )
 
 
@@ -171,14 +171,14 @@ class Endings:
             node=taker.node,
             pool=taker.pool,
             reason=reason,
-            requests_reissued=dict(kinds),
+            requests_handed_on=dict(kinds),
         )
         self._accounts.out.append(RecordEvent(lost))
         for row in poisonous:
-            quarantined = RequestQuarantined(request=row.request.id, prompt=row.request.prompt)
-            self._accounts.out.append(RecordEvent(quarantined))
+            given_up = RequestGivenUp(request=row.request.id, prompt=row.request.prompt)
+            self._accounts.out.append(RecordEvent(given_up))
         if poisonous:
-            why = "every node that took it was lost; it is quarantined"
+            why = "every node that took it was lost"
             self._accounts.give_up(poisonous, why, now)
 
     def finish(self, taker: Taker, lease: Lease, done: FinishedBatch, now: float) -> None:
@@ -192,7 +192,7 @@ class Endings:
         self._accounts.counters.scoring_s_of[taker.name] += done.scoring_s
         self._blame.forget(lease.ids)
         for name, error in self._matching.suspicion.done(taker.name, lease.rows).items():
-            self._quarantine(self._matching.takers[name], error, now)
+            self._end_sick(self._matching.takers[name], error, now)
         if done.steps > 0:
             step_s = done.seconds / done.steps
             self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
@@ -249,7 +249,7 @@ class Endings:
         suspicion.failed(name, rows, error, now)
         return self._matching.held_back(now) - ({name} if waited else frozenset())
 
-    def _quarantine(self, taker: Taker, error: str, now: float) -> None:
+    def _end_sick(self, taker: Taker, error: str, now: float) -> None:
         """A worker fails what others can do: it gets nothing more, and its process is ended."""
         name, reason = taker.name, f"it failed what others could do: {error}"
         taker.is_sick = True
@@ -261,7 +261,7 @@ class Endings:
         self._matching.refresh(name)
         if held:
             self._accounts.out.append(RevokeLeases(name, tuple(lease.number for lease in held)))
-        event = WorkerQuarantined(worker=name, reason=reason)
+        event = WorkerIsSick(worker=name, reason=reason)
         self._accounts.out.append(RecordEvent(event))
         self._accounts.out.append(EndWorker(taker.node, name, taker.epoch, reason))
 

@@ -44,7 +44,7 @@ from spotlight.policies.requests.matching import SLOW, Backlog, Groups, Matching
 from spotlight.policies.requests.pace import Arrival, Pace, arrivals
 from spotlight.policies.requests.rows import Lease, RequestState, Row, SavedRow, Taker
 from spotlight.policies.requests.waiting import Phases
-from spotlight.record.run_events import LeasesExpired
+from spotlight.record.run_events import WorkTakenBack
 from spotlight.timings import DispatchTimings
 from spotlight.types import Request, RequestKind, Result
 
@@ -321,7 +321,7 @@ class RequestTable:
             self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
         if expired:
             items = sum(len(lease.rows) for lease in expired)
-            self._accounts.out.append(RecordEvent(LeasesExpired(items=items)))
+            self._accounts.out.append(RecordEvent(WorkTakenBack(items=items)))
         for row in self._blame.pardoned(now):
             self._matching.pardon(row)
         self._matching.look_for_slow(now)

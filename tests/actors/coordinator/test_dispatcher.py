@@ -23,7 +23,7 @@ from spotlight.actors.protocol import (
 )
 from spotlight.errors import ActorError
 from spotlight.policies.requests.instructions import RequestsGivenUp
-from spotlight.record.run_events import LateResults, LeasesExpired, WorkerLost
+from spotlight.record.run_events import ResultsIgnored, WorkerLost, WorkTakenBack
 
 pytestmark = pytest.mark.virtual_time
 
@@ -126,7 +126,7 @@ async def test_the_lease_of_a_worker_that_is_not_heard_goes_to_another(desk: Des
     assert second.all(Grant) == []
     await asyncio.sleep(7.0)
     assert ids(second.last(Grant)) == ids(first.last(Grant))
-    assert desk.events_of(LeasesExpired) == [LeasesExpired(items=2)]
+    assert desk.events_of(WorkTakenBack) == [WorkTakenBack(items=2)]
 
 
 async def test_the_work_of_a_lost_worker_goes_on_elsewhere_and_is_reported(desk: Desk) -> None:
@@ -140,7 +140,7 @@ async def test_the_work_of_a_lost_worker_goes_on_elsewhere_and_is_reported(desk:
     assert (ids(again), steps(again)) == (ids(lost.last(Grant)), [1] * 3)
     (event,) = desk.events_of(WorkerLost)
     assert (event.worker, event.reason) == ("lost", "preempted")
-    assert event.requests_reissued == {"rollout": 3}
+    assert event.requests_handed_on == {"rollout": 3}
 
 
 async def test_what_a_leaving_worker_gives_back_goes_on_elsewhere(desk: Desk) -> None:
@@ -225,7 +225,7 @@ async def test_what_is_said_of_workers_that_are_gone_is_counted(desk: Desk) -> N
     await desk.add("a", epoch=2)
     assert await desk.complete("a", old.lease, epoch=1) == 0
     await desk.tell(LeaseFailed("a", 1, old.lease, "too late"))
-    assert desk.events_of(LateResults) == [LateResults(worker="a", lease=old.lease)] * 2
+    assert desk.events_of(ResultsIgnored) == [ResultsIgnored(worker="a", lease=old.lease)] * 2
 
 
 # --- what waits ---

@@ -24,7 +24,7 @@ from spotlight.actors.protocol import (
     WeightsOffer,
     WorkerRefs,
 )
-from spotlight.policies.fleet.fleet_events import Heard
+from spotlight.policies.fleet.fleet_events import Heard, Terms
 from spotlight.policies.fleet.table import SENT_AT_ONCE
 from spotlight.policies.requests.instructions import EndWorker
 
@@ -50,12 +50,12 @@ class Site:
         self.lost: list[tuple[str, bool]] = []
         self.membership = Membership(*[self.coordinator.ref] * 2, STORE)
 
-    def node_reported(self, report: NodeReport) -> None:
+    def node_reported(self, tenant: str, report: NodeReport) -> None:
         """Whatever runs takes it in."""
         for tenant in self.fleet.table.tenants:
             self.fleet.handle(Heard(tenant, report))
 
-    def node_lost(self, name: str, reason: str, *, announced: bool) -> None:
+    def node_lost(self, tenant: str, name: str, reason: str, *, announced: bool) -> None:
         self.lost.append((name, announced))
 
     def reported(self, plan: NodePlan | None = None, **fields: Any) -> NodePlan | Acknowledged:
@@ -80,9 +80,7 @@ class Site:
 
     def begin(self) -> None:
         """A job, which meets the nodes that are there."""
-        self.plans = self.fleet.begin("job")
-        for report in self.fleet.present():
-            self.node_reported(report)
+        self.plans = self.fleet.begin("job", Terms())
 
     async def told(self) -> list[NodePlan]:
         self.fleet.send_plans()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
 from town_kit import Town, events, iterations
 
-from spotlight.actors.protocol import CancelJob, JobAccepted, JobRefused
+from spotlight.actors.protocol import CancelJob, GetStatus, JobAccepted, JobRefused, ListJobs
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import Request
 
@@ -47,14 +48,6 @@ async def test_a_failed_prompt_group_stops_the_job_that_asks_for_it(town: Town) 
     assert town.world.trained == []
 
 
-async def test_when_every_group_fails_so_does_the_job(town: Town) -> None:
-    await with_nodes(town)
-    town.world.fails = lambda worker, scored: scored[0].kind == "rollout"
-    end = await town.run(job())
-    assert end.outcome == "failed"
-    assert "every prompt group" in end.reason
-
-
 async def test_a_validation_without_any_score_fails_the_job(town: Town) -> None:
     await with_nodes(town)
     town.world.fails = lambda worker, scored: scored[0].kind == "evaluation"
@@ -63,14 +56,17 @@ async def test_a_validation_without_any_score_fails_the_job(town: Town) -> None:
     assert "validation" in end.reason
 
 
-async def test_a_second_job_is_refused_while_one_runs(town: Town) -> None:
+async def test_a_second_job_waits_until_those_are_free_who_train(town: Town) -> None:
     await with_nodes(town)
     await town.submit(job())
-    refused = await town.submit(job(name="second"))
-    assert isinstance(refused, JobRefused)
-    assert "`tiny` is running" in refused.reason
-    assert (await town.ended()).outcome == "finished"
-    assert isinstance(await town.submit(job(name="second")), JobAccepted)
+    second = await town.submit(job(name="second"))
+    assert isinstance(second, JobAccepted)
+    waiting = await town.ask(GetStatus(second.job_id))
+    assert (waiting.phase, waiting.note) == ("queued", "waits for 1 reserved worker; 0 are free")
+    await town.wait(lambda now: now.job == "second" and now.outcome == "finished")
+    ended = {each.name: each for each in (await town.ask(ListJobs())).jobs}
+    assert ended["tiny"].state == "finished"
+    assert (ended["tiny"].ended_at or math.inf) <= (ended["second"].began_at or 0.0)
 
 
 async def test_a_job_that_cannot_run_is_refused_with_the_reason(town: Town) -> None:

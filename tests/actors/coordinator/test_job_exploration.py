@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -48,18 +47,6 @@ def count(town: Town, kind: str) -> list[int]:
     return [by_iteration[iteration] for iteration in range(1, ITERATIONS)]
 
 
-async def test_some_previewed_seeds_are_regenerated_whether_or_not_they_are_trained_on(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(World, "reward", staticmethod(faithful))
-    end = await town.run(spec())
-    rollouts = count(town, "rollout")
-    assert all(SAMPLES <= made <= SAMPLES + PROBES for made in rollouts)
-    assert sum(rollouts) > (SAMPLES + PROBES // 2) * (ITERATIONS - 1), "one in four is chosen"
-    assert {len(samples) for samples in trained_samples(town.world.trained)} == {SAMPLES}
-    assert [it["probes"] for it in iterations(end.run_folder)] == [0, *[PROBES] * (ITERATIONS - 1)]
-
-
 @pytest.mark.parametrize("preview_steps", [None, 1])
 @pytest.mark.slow
 async def test_what_seeds_at_random_would_have_brought_is_told_whatever_the_steps_of_previews(
@@ -76,17 +63,6 @@ async def test_what_seeds_at_random_would_have_brought_is_told_whatever_the_step
     assert 1.2 < (kept / at_random) ** 0.5 < 2.0, "the best of four are kept"
     uniform = (3 / 4 / 12) ** 0.5  # of four from all between 0 and 1
     assert (at_random / len(others)) ** 0.5 == pytest.approx(uniform, rel=0.2)
-
-
-async def test_while_previews_predict_rewards_everything_is_explored(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(World, "reward", staticmethod(faithful))
-    end = await town.run(spec())
-    assert set(count(town, "preview")) == {SAMPLES * 4}
-    assert events(end.run_folder, "exploration_reduced") == []
-    last = iterations(end.run_folder)[-1]
-    assert (last["probe_tau"], last["probe_correlation"]) == (1.0, 1.0)
 
 
 async def test_when_previews_mislead_exploration_stops_and_says_so(
@@ -176,19 +152,6 @@ async def test_rewards_that_never_vary_are_gone_on_with(
     assert advantages == {0.0}
 
 
-async def test_a_pool_that_vanishes_while_it_explores_leaves_what_is_scored(town: Town) -> None:
-    await town.submit(spec(budget="window", candidates=64, mode="bandit"))
-    await town.wait(lambda now: now.phase == "train" and now.iteration == 1 and now.previews > 0)
-    await asyncio.sleep(2.0)
-    await town.nodes["spot"].abort()
-    end = await town.ended()
-    assert end.outcome == "finished"
-    figures = iterations(end.run_folder)
-    assert 0 < figures[2]["previews"] < figures[1]["previews"]
-    assert {it["previews"] for it in figures[3:]} == {0}
-    assert {it["samples"] for it in figures} == {SAMPLES}
-
-
 # --- fresh weights, for comparison ---
 
 
@@ -220,16 +183,6 @@ async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
     for iteration in iterations(end.run_folder):
         assert iteration["preview_group_std_mean"] == pytest.approx(iteration["group_std_mean"])
         assert iteration["realised_share"] == pytest.approx(1.0)
-
-
-async def test_previews_that_are_the_samples_themselves_are_not_denoised_again(town: Town) -> None:
-    end = await town.run(fresh(preview_steps=None))
-    granted = [r for _, r in town.world.granted]
-    assert {r.kind for r in granted} == {"preview", "evaluation"}
-    assert set(Counter(r.id for r in granted).values()) == {1}
-    made = {r.weights_version - r.iteration for r in granted if r.kind == "preview"}
-    assert made == {0}, "each iteration has samples of its own weights"
-    assert [it["samples_reused"] for it in iterations(end.run_folder)] == [SAMPLES] * 3
 
 
 @pytest.mark.parametrize("steps", [1, None])
@@ -283,9 +236,8 @@ async def test_of_a_prompt_pool_those_are_trained_on_whose_rewards_contrast_most
     assert [it["samples"] for it in iterations(end.run_folder)] == [SAMPLES] * ITERATIONS
 
 
-@pytest.mark.parametrize("weights", ["previous", "fresh"])
 async def test_previews_are_kept_until_the_seeds_that_they_chose_are_on_record(
-    town: Town, monkeypatch: pytest.MonkeyPatch, weights: str
+    town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A coordinator that is killed between the two would make them again."""
     on_record: set[int] = set()
@@ -303,5 +255,5 @@ async def test_previews_are_kept_until_the_seeds_that_they_chose_are_on_record(
 
     monkeypatch.setattr(JobJournal, "save_progress", saving)
     monkeypatch.setattr(JobJournal, "forget_requests", forgetting)
-    assert (await town.run(job(exploration={"weights": weights}))).outcome == "finished"
+    assert (await town.run(job(exploration={"weights": "fresh"}))).outcome == "finished"
     assert (len(on_record), too_early) == (3, [])

@@ -182,10 +182,3 @@ async def test_users_see_who_is_in_a_group(town: Town) -> None:
         "reserved/0": ("", 1),
         **{f"spot/{index}": ("spot/0", WORKERS) for index in range(WORKERS)},
     }
-
-
-async def test_nodes_of_one_worker_hear_nothing(town: Town) -> None:
-    await town.join("spot", "spot")
-    await town.run(job())
-    unhandled = [s.dead_letters.counts["unhandled"] for s in town.nodes.values()]
-    assert unhandled == [0, 0], "a fake node of one worker does not even know demands"

@@ -16,6 +16,8 @@ from spotlight.actors.protocol import (
     NodeNotice,
     NodeRefused,
     NodeReport,
+    NodeUnknown,
+    PreemptNode,
     TrainedIteration,
     TrainerReport,
     WorkerRefs,
@@ -43,16 +45,10 @@ async def test_a_node_cannot_take_the_name_of_another_one_that_is_there(town: To
     assert events(end.run_folder, "node_lost") == []
 
 
-async def test_a_node_that_was_lost_comes_back_under_its_name(town: Town) -> None:
+async def test_notice_for_a_node_that_is_not_there_names_those_that_are(town: Town) -> None:
     await with_nodes(town)
-    await town.submit(job())
-    await town.wait(lambda now: now.iteration == 1)
-    await town.nodes["spot"].abort()
-    await town.join("spot", "spot", "spot again")
-    end = await town.ended()
-    assert end.outcome == "finished"
-    assert len(events(end.run_folder, "node_lost")) == 1
-    assert sorted(worker.name for worker in end.workers) == ["reserved/0", "spot/0"]
+    answer = await town.ask(PreemptNode("spott", 30.0, cancel=False))
+    assert answer == NodeUnknown(("reserved", "spot"))
 
 
 async def test_thousands_of_workers_may_be_there_when_a_job_begins(town: Town) -> None:

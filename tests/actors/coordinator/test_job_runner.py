@@ -2,35 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from job_kit import World, job
+from job_kit import job
 from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
-from town_kit import Town, events, iterations, lines, trained_samples
+from town_kit import Town, events, iterations, lines
 
 from spotlight.actors.coordinator.tenant.tenant import status_pause_s
 from spotlight.actors.protocol import JobStatus
-from spotlight.policies.advantages import group_advantages
 
 pytestmark = pytest.mark.virtual_time
-
-
-def expected_advantages(world: World, iteration: int) -> list[float]:
-    """From the fresh rewards of an iteration's rollouts alone, in canonical order."""
-    rollouts = {
-        r.id: r for _, r in world.granted if (r.kind, r.iteration) == ("rollout", iteration)
-    }
-    ordered = sorted(rollouts.values(), key=lambda r: (r.group, r.seed))
-    return list(
-        group_advantages(
-            [World.reward(r) for r in ordered], [r.group for r in ordered], std="global", clip=5.0
-        )
-    )
 
 
 @pytest.mark.parametrize("budget", ["fixed", "window"])
@@ -48,16 +32,6 @@ async def test_a_job_runs_to_its_end(town: Town, budget: str) -> None:
     assert set(counted.values()) == {1}, "nothing was lost, so nothing is done twice"
     artifacts = Path(end.run_folder) / "artifacts.d"
     assert not [path for path in artifacts.rglob("*") if path.is_file()]
-
-
-async def test_weights_are_published_once_when_every_rank_has_left_its_part(town: Town) -> None:
-    await town.join("second", "reserved")
-    await with_nodes(town)
-    end = await town.run(job(training={"ranks": 2}))
-    assert (end.outcome, end.reason) == ("finished", "")
-    assert sorted(town.world.published) == [0, 0, 1, 1, 2, 2, 3, 3]
-    published = [event["version"] for event in events(end.run_folder, "weights_published")]
-    assert published == [0, 1, 2, 3]
 
 
 async def test_a_job_waits_for_as_many_reserved_workers_as_it_has_ranks_and_says_so(
@@ -127,66 +101,6 @@ async def test_previews_use_the_weights_before_and_trainers_do_not_preview(town:
             assert (name, request.weights_version) == ("spot/0", request.iteration - 1)
         elif request.kind == "rollout":
             assert request.weights_version == request.iteration
-
-
-async def test_preview_rewards_never_become_advantages(town: Town) -> None:
-    await with_nodes(town)
-    await town.run(job())
-    for iteration, samples in enumerate(trained_samples(town.world.trained)):
-        assert [a for _, a in samples] == pytest.approx(expected_advantages(town.world, iteration))
-    chosen, previewed = (
-        {(r.iteration, r.prompt, r.seed) for _, r in town.world.granted if r.kind == kind}
-        for kind in ("rollout", "preview")
-    )
-    assert {which for which in chosen if which[0] > 0} <= previewed
-
-
-async def test_the_whole_spot_pool_may_die_in_the_middle(town: Town) -> None:
-    await with_nodes(town)
-    await town.submit(job())
-    await town.wait(lambda now: now.phase == "rollout" and now.iteration == 1)
-    await asyncio.sleep(0.2)
-    await town.nodes["spot"].abort()
-    end = await town.ended()
-    assert end.outcome == "finished"
-    (lost,) = events(end.run_folder, "node_lost")
-    assert lost["node"] == "spot"
-    assert end.reissued > 0
-    assert [r["samples"] for r in iterations(end.run_folder)] == [8, 8, 8]
-    assert [status.name for status in end.workers] == ["reserved/0"]
-    for iteration, samples in enumerate(trained_samples(town.world.trained)):
-        assert [a for _, a in samples] == pytest.approx(expected_advantages(town.world, iteration))
-
-
-async def test_the_loss_of_a_spot_node_does_not_change_the_samples(town: Town) -> None:
-    await with_nodes(town)
-    await town.run(job())
-    calm = trained_samples(town.world.trained)
-    town.world.trained.clear()
-    await town.submit(job())
-    await town.wait(lambda now: now.phase == "train" and now.iteration == 0)
-    await town.nodes["spot"].abort()
-    await town.wait(lambda now: now.iteration == 2)
-    await town.join("spot", "spot", "spot again")
-    assert (await town.ended()).outcome == "finished"
-    assert trained_samples(town.world.trained) == calm
-
-
-async def test_a_spot_node_may_join_late_and_then_works(town: Town) -> None:
-    await town.join("reserved", "reserved")
-    await town.submit(job())
-    await town.wait(lambda now: now.iteration == 1)
-    await town.join("spot", "spot")
-    assert (await town.ended()).outcome == "finished"
-    assert town.world.by("spot/0", "rollout")
-
-
-async def test_the_states_of_a_worker_follow_each_other_without_a_gap(town: Town) -> None:
-    await with_nodes(town)
-    end = await town.run(job())
-    changes = [e for e in events(end.run_folder, "worker_state") if e["worker"] == "spot/0"]
-    assert changes[0]["state"] == "starting"
-    assert all(a["state"] != b["state"] for a, b in pairwise(changes))
 
 
 async def test_a_restart_does_not_make_images_per_second_faster_than_they_were(town: Town) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spotlight.actors.coordinator.key_ring import KeyRing, door_file
+from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import AccessRevoked, Enroll, Enrolled, NameUnknown, NotEnrolled
 from spotlight.errors import RunFolderError, UnreadableFile, UserError
 from spotlight.join_token import JoinToken
@@ -266,6 +267,27 @@ def test_jobs_belong_to_the_token_of_a_submitter_and_else_to_operators(site: Sit
         assert keys.user(joins(token)) == ""
     keys.revoke(mine.id)
     assert keys.user(joins(mine)) == ""
+
+
+async def test_the_priority_of_a_submitter_s_token_outlives_the_coordinator(site: Site) -> None:
+    keys = site.open()
+    join = keys.new_token("submitter", priority=3)
+    await keys.saved()
+    keys = site.open()
+    assert keys.highest_priority(joins(join)) == 3
+    assert keys.highest_priority(site.transport.address) == 100
+    (known,) = keys.guest_list(own_dialect(), {}).tokens
+    assert known.priority == 3
+
+
+async def test_a_book_of_before_tokens_had_priorities_is_read(site: Site) -> None:
+    keys = site.open()
+    join = keys.new_token("submitter")
+    await keys.saved()
+    file = door_file(site.folder)
+    file.write_text(file.read_text().replace(',"priority":0', ""))
+    assert "priority" not in file.read_text()
+    assert site.open().highest_priority(joins(join)) == 0
 
 
 def test_a_token_leads_to_its_coordinator_and_is_known_there_until_it_ends() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from runtime_kit import Cluster
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal
-from spotlight.actors.protocol import CancelJob, JobAccepted, JobStatus, Train
+from spotlight.actors.protocol import JobAccepted, JobStatus, Train
 from spotlight.policies.trainers import MOST_RECOVERIES
 from spotlight.transport.tensors import BundleStore
 
@@ -54,37 +53,6 @@ async def finished_as_if_calm(
     return end
 
 
-@pytest.mark.parametrize("seconds", [2.0, 15.0, 45.0])
-async def test_a_trainer_that_is_out_of_reach_for_a_while_is_waited_for(
-    town: Town, seconds: float
-) -> None:
-    reference = await calm(town, SPEC)
-    await town.submit(SPEC)
-    await town.wait(training)
-    heal = town.cut_off(town.nodes["reserved"], town.workers["reserved"])
-    await asyncio.sleep(seconds)
-    heal()
-    end = await finished_as_if_calm(town, reference)
-    assert len(town.world.started) == 1, "the trainer is the same"
-    assert [train.iteration for train in town.world.trained] == [0, 1, 2]
-    (silent,) = events(end.run_folder, "trainer_out_of_reach")
-    assert (silent["worker"], silent["patience_s"]) == ("reserved/0", 60.0)
-    assert events(end.run_folder, "trainers_lost") == []
-
-
-async def test_a_trainer_that_answers_itself_trains_on_however_long_its_node_is_away(
-    town: Town,
-) -> None:
-    reference = await calm(town, SPEC)
-    town.world.train_s = 100.0
-    await town.submit(SPEC)
-    await town.wait(training)
-    heal = town.cut_off(town.nodes["reserved"])
-    await finished_as_if_calm(town, reference)
-    heal()
-    assert len(town.world.started) == 1
-
-
 async def test_the_status_says_what_the_job_waits_for(town: Town) -> None:
     await town.submit(SPEC)
     await town.wait(training)
@@ -111,54 +79,6 @@ async def test_one_that_is_out_of_reach_for_too_long_is_replaced(town: Town) -> 
     (lost,) = events(end.run_folder, "trainers_lost")
     assert "trainer rank on reserved/0 is lost (nobody has heard of it for 60 s)" in lost["reason"]
     assert (lost["recovery"], lost["goes_on_from"]) == (1, 1)
-
-
-async def test_the_patience_is_the_jobs(town: Town) -> None:
-    spec = job(training={"patience_s": 5.0})
-    await town.submit(spec)
-    await town.wait(training)
-    heal = town.cut_off(town.nodes["reserved"], town.workers["reserved"])
-    await asyncio.sleep(20.0)
-    heal()
-    end = await town.ended()
-    assert end.outcome == "finished"
-    assert len(town.world.started) == 2
-
-
-async def test_a_replaced_trainer_that_comes_back_frees_what_it_held(town: Town) -> None:
-    await town.submit(SPEC)
-    await town.wait(training)
-    heal = town.cut_off(town.nodes["reserved"], town.workers["reserved"])
-    await town.join("another", "reserved")
-    await town.wait(lambda now: now.phase == "train" and len(town.world.started) == 2)
-    heal()
-    await asyncio.sleep(30.0)
-    worker = next(
-        cell._actor  # type: ignore[attr-defined]
-        for cell in town.workers["reserved"].cells.values()
-    )
-    assert worker.trainer is None
-    assert (await town.ended()).outcome == "finished"
-
-
-@pytest.mark.parametrize(("every", "versions"), [(1, [0, 1, 2, 3]), (9, [0, 3])])
-async def test_a_trainer_whose_process_ended_is_replaced_at_once(
-    town: Town, every: int, versions: list[int]
-) -> None:
-    spec = job(validation={"every": every}, checkpoint_every=every)
-    reference = await calm(town, spec)
-    await town.submit(spec)
-    await town.wait(training)
-    began = asyncio.get_running_loop().time()
-    await town.nodes["reserved"].abort()
-    await town.workers["reserved"].abort()
-    await town.join("reserved", "reserved", "reserved again")
-    await town.wait(lambda now: len(town.world.started) == 2)
-    assert asyncio.get_running_loop().time() - began < 60.0, "its node says that it is gone"
-    end = await finished_as_if_calm(town, reference, versions)
-    (lost,) = events(end.run_folder, "trainers_lost")
-    assert "its process ended" in lost["reason"]
-    assert lost["goes_on_from"] == 1, "the newest iteration, with a checkpoint or without"
 
 
 async def test_without_a_reserved_worker_the_job_waits_for_one_and_says_so(town: Town) -> None:
@@ -192,46 +112,6 @@ async def test_a_job_whose_trainers_are_always_lost_ends_with_the_reason(town: T
     await town.join("reserved", "reserved", "reserved at last")
     assert isinstance(await town.submit(spec, end.run_folder, resume=True), JobAccepted)
     assert (await town.ended()).outcome == "finished", "a user may try again"
-
-
-async def test_recoveries_with_progress_between_them_do_not_add_up(town: Town) -> None:
-    spec = job(iterations=8)
-    await town.submit(spec)
-    for number in range(MOST_RECOVERIES + 2):
-        await town.wait(lambda now, number=number: now.phase == "train" and now.iteration > number)
-        await town.nodes["reserved"].abort()
-        await town.join("reserved", "reserved", f"reserved {number}")
-    end = await town.ended()
-    assert end.outcome == "finished"
-    recoveries = [event["recovery"] for event in events(end.run_folder, "trainers_lost")]
-    assert recoveries == [1] * (MOST_RECOVERIES + 2)
-
-
-async def test_a_coordinator_that_comes_back_asks_the_trainer_before_its_node_is_there(
-    town: Town,
-) -> None:
-    """The node stands still meanwhile; another reserved one is there at once."""
-    reference = await calm(town, SPEC)
-    await town.submit(SPEC)
-    await town.wait(training)
-    await town.kill()
-    heal = town.cut_off(town.nodes["reserved"])
-    await town.open()
-    await town.join("another", "reserved")
-    await asyncio.sleep(100.0)
-    heal()
-    await finished_as_if_calm(town, reference)
-    assert len(town.world.started) == 1
-
-
-async def test_a_job_can_be_cancelled_while_it_waits(town: Town) -> None:
-    await town.submit(SPEC)
-    await town.wait(training)
-    await town.nodes["reserved"].abort()
-    await town.workers["reserved"].abort()
-    await asyncio.sleep(100.0)
-    await town.ask(CancelJob())
-    assert (await town.ended()).outcome == "cancelled"
 
 
 # --- what carries a job over the loss ---
@@ -277,40 +157,6 @@ async def test_while_nobody_trains_the_published_weights_carry_the_rollout(town:
     assert [train.iteration for train in town.world.trained] == [0, 1, 2], "none was lost"
 
 
-async def test_without_anybody_who_holds_the_weights_nothing_is_begun(town: Town) -> None:
-    reference = await calm(town, SPEC)
-    await town.submit(SPEC)
-    await town.wait(rolling_out)
-    await lose(town, "reserved", "spot")
-    before = rollouts(town, 1)
-    await nobody_trains(town)
-    await town.join("spot", "spot", "spot again")
-    await asyncio.sleep(200.0)
-    assert rollouts(town, 1) == before
-    await town.join("late", "reserved")
-    await finished_as_if_calm(town, reference)
-
-
-async def test_others_train_from_the_state_in_a_store_of_a_node_that_is_there(town: Town) -> None:
-    """No checkpoint is due; the first trainer's node is gone with what it held."""
-    spec = job(training={"ranks": 2}, checkpoint_every=9)
-    await town.join("second", "reserved")
-    reference = await calm(town, spec)
-    await town.submit(spec)
-    await town.wait(training)
-    await lose(town, "reserved")
-    await town.join("third", "reserved")
-    end = await finished_as_if_calm(town, reference, [0, 3])
-    for order in town.world.started[2:]:
-        assert order.completed == 1
-        ((held,),) = order.state
-        assert held.store.machine == "second"
-    (lost,) = events(end.run_folder, "trainers_lost")
-    assert lost["goes_on_from"] == 1
-    built = events(end.run_folder, "trainers_built")
-    assert [(each["iteration"], each["source"]) for each in built] == [(0, "model"), (1, "state")]
-
-
 async def test_a_state_that_turns_out_to_be_gone_is_replaced_by_the_checkpoint(town: Town) -> None:
     spec = job(training={"ranks": 2}, checkpoint_every=9)
     await town.join("second", "reserved")
@@ -325,19 +171,6 @@ async def test_a_state_that_turns_out_to_be_gone_is_replaced_by_the_checkpoint(t
     first, second = events(end.run_folder, "trainers_lost")
     assert (first["goes_on_from"], second["goes_on_from"]) == (1, 0)
     assert "nobody has the state" in second["reason"]
-
-
-async def test_a_checkpoint_that_cannot_be_written_ends_the_job_with_its_path(town: Town) -> None:
-    await town.submit(SPEC)
-    run = Path((await town.wait(lambda now: bool(now.run_folder))).run_folder)
-    (run / "checkpoints").write_text("in the way")
-    end = await town.ended()
-    assert end.outcome == "failed"
-    assert str(run / "checkpoints" / "iteration-000001.safetensors") in end.reason
-    assert "--resume" in end.reason
-    (run / "checkpoints").unlink()
-    assert isinstance(await town.submit(SPEC, end.run_folder, resume=True), JobAccepted)
-    assert (await town.ended()).outcome == "finished"
 
 
 # --- a coordinator that is killed in between ---
@@ -370,8 +203,9 @@ class Holdup:
         self._patch.setattr(self._owner, self._name, self._plain)
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
-@pytest.mark.parametrize("trainers", ["stay", "are lost too", "are lost with the store's copy"])
+@pytest.mark.parametrize(
+    ("place", "trainers"), [("before", "stay"), ("after", "are lost with the store's copy")]
+)
 async def test_a_kill_around_a_checkpoint_costs_no_score_and_no_sample(
     town: Town, monkeypatch: pytest.MonkeyPatch, place: str, trainers: str
 ) -> None:
@@ -422,27 +256,3 @@ async def test_a_kill_before_a_checkpoint_is_committed_does_not_cost_it(
     await finished_as_if_calm(town, reference)
     assert committed == [1, 2, 3]
     assert len(town.world.started) == 1
-
-
-@pytest.mark.parametrize("seconds", [0.5, 20.0, 300.0])
-async def test_a_kill_while_the_job_goes_on_without_trainers_changes_nothing(
-    town: Town, seconds: float
-) -> None:
-    reference = await calm(town, SPEC)
-    await town.submit(SPEC)
-    await town.wait(rolling_out)
-    town.world.denoise_s = 100.0
-    await lose(town, "reserved")
-    await nobody_trains(town)
-    await asyncio.sleep(seconds)
-    await town.kill()
-    await asyncio.sleep(1.0)
-    await town.open()
-    now = await town.wait(lambda now: now.phase == "train")
-    assert now.iteration == 1
-    town.world.denoise_s = 1.0
-    await town.join("late", "reserved")
-    await finished_as_if_calm(town, reference)
-    assert [order.completed for order in town.world.started] == [0, 1]
-    granted = Counter(r.id for _, r in town.world.granted if r.kind == "rollout")
-    assert sorted(granted) == sorted(town.world.scored.keys() & granted.keys())

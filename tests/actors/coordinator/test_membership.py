@@ -11,6 +11,7 @@ from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.tenant.membership import NodeMembership
 from spotlight.actors.protocol import NodeReport, WorkerRefs, WorkerReport
 from spotlight.actors.runtime import ActorRef
+from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.record.run_events import RunEvent, WorkerStateBegan
 
 REF = ActorRef("somewhere", "leader", 1)
@@ -29,7 +30,7 @@ class Office:
             groups=SimpleNamespace(of=lambda worker: ("n/1", 2)),
             counters=SimpleNamespace(pop_scoring_s=lambda worker: self.scoring_s),
         )
-        nodes = Fleet(anything, anything).begin("job")
+        nodes = Fleet(anything, anything).begin("job", Terms())
         tenant: Any = SimpleNamespace(
             nodes=nodes,
             roster=nodes.roster,

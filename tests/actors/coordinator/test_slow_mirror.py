@@ -13,7 +13,9 @@ import fsspec
 import pytest
 
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.jobs import job_from_data
+from spotlight.policies.run_tally import RunTally
 from spotlight.record.run_events import RunEvent
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder
@@ -41,6 +43,7 @@ class Job:
     def __init__(self) -> None:
         self.tasks: list[asyncio.Task[Any]] = []
         self.events: list[RunEvent] = []
+        self.log = TenantLog("run-1", "small", "operator")
 
     def event(self, event: RunEvent) -> None:
         self.events.append(event)
@@ -55,7 +58,9 @@ class Scene:
         self.store = Hanging()
         self.place = MirrorPlace(self.store, random.Random(0))
         self.job = Job()
-        self.mirroring = Mirroring(self.job, self.place, folder, "run-1", close_limit_s=0.05)
+        self.mirroring = Mirroring(
+            self.job, self.place, folder, "run-1", RunTally(), close_limit_s=0.05
+        )
 
     async def hang(self) -> None:
         """Until a copy has begun."""

@@ -21,7 +21,7 @@ from runtime_kit import Cluster
 
 from spotlight import failpoints
 from spotlight.actors.coordinator import coordinator as module
-from spotlight.actors.coordinator.coordinator import Coordinator
+from spotlight.actors.coordinator.coordinator import MOST_SUBMISSIONS, Coordinator
 from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
 from spotlight.actors.coordinator.tenant.job_journal import require_same_prompts
@@ -30,6 +30,7 @@ from spotlight.actors.protocol import (
     JobAccepted,
     JobRefused,
     JobStatus,
+    ListJobs,
     NodePlan,
     NodeReport,
     NodeUnknown,
@@ -154,17 +155,28 @@ async def test_while_a_disk_is_slow_the_coordinator_serves_others(
     assert isinstance(await submitting, JobAccepted)
 
 
-async def test_of_two_submissions_at_once_one_starts(office: Office, disk: SlowDisk) -> None:
-    first = asyncio.ensure_future(office.submit(job(name="first")))
+async def test_of_submissions_at_once_one_begins_and_all_are_taken(
+    office: Office, disk: SlowDisk
+) -> None:
+    submissions = [asyncio.ensure_future(office.submit(job(name="same"))) for _ in range(3)]
     await asked(disk)
-    second = await office.submit(job(name="second"))
-    assert isinstance(second, JobRefused) and "another job is about to start" in second.reason
     disk.answers.set()
-    assert isinstance(await first, JobAccepted)
-    assert (await office.ask(GetStatus())).job == "first"
-    third = await office.submit(job(name="third"))
-    assert isinstance(third, JobRefused) and "`first` is running" in third.reason
-    assert disk.reads == 1
+    accepted = [await each for each in submissions]
+    assert all(isinstance(each, JobAccepted) for each in accepted)
+    assert len({each.run_folder for each in accepted}) == 3, "each has a folder of its own"
+    listed = (await office.ask(ListJobs())).jobs
+    assert sorted(each.state for each in listed) == ["queued", "queued", "running"]
+
+
+async def test_more_submissions_at_once_than_can_be_read_are_refused(
+    office: Office, disk: SlowDisk
+) -> None:
+    submissions = [asyncio.ensure_future(office.submit()) for _ in range(MOST_SUBMISSIONS)]
+    await asked(disk)
+    refused = await office.submit()
+    assert isinstance(refused, JobRefused) and "try again in a moment" in refused.reason
+    disk.answers.set()
+    assert all([isinstance(await each, JobAccepted) for each in submissions])
 
 
 async def test_a_refused_submission_makes_room_for_the_next(office: Office) -> None:
@@ -415,8 +427,10 @@ async def _node_events(run_folder: str, count: int) -> list[tuple[str, str]]:
 async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office) -> None:
     """Its disk is full by then: nobody has heard of the job runner that says so."""
 
+    queue = office.runs / "queue.records"
+
     def full(name: str) -> None:
-        if name == "journal.commit" and (office.runs / ".running").exists():
+        if name == "journal.commit" and queue.exists() and b'"running"' in queue.read_bytes():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     failpoints.install(full)

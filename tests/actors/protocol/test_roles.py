@@ -56,7 +56,7 @@ def test_a_joiner_says_enroll_and_nothing_else() -> None:
 
 
 def test_an_observer_asks_what_changes_nothing() -> None:
-    assert said_by("observer") == {"GetStatus", "GetGuests"}
+    assert said_by("observer") == {"GetStatus", "GetGuests", "ListJobs"}
 
 
 def test_a_trainer_says_what_a_worker_says_and_reports_on_training() -> None:

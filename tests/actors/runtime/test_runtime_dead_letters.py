@@ -48,7 +48,11 @@ async def test_only_what_no_end_of_a_process_explains_is_a_warning(pair: Pair) -
         await pair.there.stop(ref)
         pair.here.tell(ref, Bump(1))
         await asyncio.sleep(0.1)
-    told = [(line["reason"], line["log_level"]) for line in logs if line["event"] == "dead_letter"]
+    told = [
+        (line["reason"], line["log_level"])
+        for line in logs
+        if line["event"] == "message_not_handled"
+    ]
     assert told == [("unhandled", "warning"), ("dead_incarnation", "info")]
 
 

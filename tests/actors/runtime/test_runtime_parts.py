@@ -24,7 +24,7 @@ from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.runtime import ActorRef, ActorSystem, Done, Down, loop
 from spotlight.actors.runtime.dead_letters import DeadLetter, DeadLetters
 from spotlight.actors.runtime.envelopes import Ended, PushedBack, Unwatch, Watch
-from spotlight.actors.runtime.log_limiter import LogLimiter
+from spotlight.actors.runtime.log_limiter import LimitedLog, LogLimiter
 from spotlight.actors.runtime.mailbox import Delivery, Mailbox
 from spotlight.actors.runtime.reply_cache import RUNNING, ReplyCache
 from spotlight.errors import (
@@ -127,10 +127,34 @@ def test_alike_log_lines_are_written_once_an_interval_with_the_number_left_out()
     assert limiter.admit("b", 0.5) == 0
 
 
-def test_dead_letters_are_counted_by_reason() -> None:
+def test_of_many_keys_all_that_find_no_room_are_one() -> None:
+    limiter = LogLimiter(interval_s=10.0)
+    admitted = [limiter.admit(f"name-{number}", 0.0) for number in range(5000)]
+    assert 1000 < admitted.count(0) < 1100, "a log is not filled by ever other names"
+    assert limiter.admit("another", 1.0) is None
+    left_out = limiter.admit("another", 20.0)
+    assert left_out == 0, "there is room again"
+    assert limiter.admit("name-1", 20.0) == 0
+
+
+async def test_a_limited_log_tells_of_each_event_and_subject_once_in_a_while() -> None:
+    log = LimitedLog(structlog.get_logger("test"), interval_s=60.0)
+    with structlog.testing.capture_logs() as logs:
+        for about in ("a", "a", "b", "a"):
+            log.warning("refused", about=about, node=about)
+        assert log.info("lost", about="a", node="a")
+        assert not log.info("lost", about="a", node="a")
+    assert [(line["event"], line["node"], line["log_level"]) for line in logs] == [
+        ("refused", "a", "warning"),
+        ("refused", "b", "warning"),
+        ("lost", "a", "info"),
+    ]
+
+
+async def test_dead_letters_are_counted_by_reason() -> None:
     letters = DeadLetters(kept=2)
     for reason in ("expired", "expired", "unhandled"):
-        letters.add(DeadLetter(reason, SOMEBODY, SOMEBODY, "Bump"), 0.0)  # type: ignore[arg-type]
+        letters.add(DeadLetter(reason, SOMEBODY, SOMEBODY, "Bump"))  # type: ignore[arg-type]
     assert letters.counts == {"expired": 2, "unhandled": 1}
     assert [letter.reason for letter in letters] == ["expired", "unhandled"]
     assert len(letters) == 3

@@ -198,6 +198,7 @@ async def test_work_of_an_ended_job_is_not_taken_for_that_of_the_next(bench: Ben
 
 async def test_a_batch_whose_job_ends_in_the_next_turn_is_never_begun(bench: Bench) -> None:
     await bench.hold(0)
+    structlog.reset_defaults()  # so that what is told for debugging is there
     with structlog.testing.capture_logs() as logs:
         bench.tell(batch(1, requests(1)))
         bench.tell(bench.planner.end())

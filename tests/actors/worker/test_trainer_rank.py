@@ -225,6 +225,21 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
     assert trained(successor)[-1].iteration == 0
 
 
+@pytest.mark.parametrize(
+    ("error", "where"),
+    [(RuntimeError("no kernel"), "in train"), (TrainingDiverged("the loss is nan"), "")],
+    ids=["of a library", "ours"],
+)
+async def test_an_error_of_a_library_says_where_it_was_raised(
+    gym: Gym, error: Exception, where: str
+) -> None:
+    await gym.start()
+    gym.engine.trainer.error = error
+    await gym.tell(gym.batch(0))
+    (report,) = (each for each in gym.runner.all(TrainerReport) if each.error)
+    assert where in report.traceback and bool(where) == bool(report.traceback)
+
+
 async def test_it_says_how_many_iterations_are_trained(gym: Gym) -> None:
     assert await gym.completed() == -1
     await gym.start(completed=3)

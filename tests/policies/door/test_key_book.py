@@ -456,3 +456,29 @@ def test_no_node_takes_the_id_of_a_token_as_its_name(book: KeyBook) -> None:
     assert left(book) == 3
     assert book.revoke("oper01", NOW) is not None
     assert enroll(book, "node", "fresh") == "spot"
+
+
+@pytest.mark.parametrize(
+    ("role", "given", "highest"),
+    [("operator", 0, 100), ("submitter", 7, 7), ("submitter", -5, -5), ("observer", 0, 0)],
+)
+def test_a_submitter_gives_no_higher_priority_than_its_token(
+    book: KeyBook, role: str, given: int, highest: int
+) -> None:
+    book.add_token(msgspec.structs.replace(user(role), priority=given))
+    assert book.highest_priority("key of user01", NOW) == highest
+
+
+def test_whoever_may_submit_nothing_has_no_priority(book: KeyBook) -> None:
+    book.add_token(msgspec.structs.replace(user("submitter"), priority=7))
+    book.revoke("user01", NOW)
+    assert book.highest_priority("key of user01", NOW) == 0
+    assert book.highest_priority("key of spot01", NOW) == 0
+    assert book.highest_priority("nobody", NOW) == 0
+
+
+@pytest.mark.parametrize("role", ["operator", "observer", "node"])
+def test_only_a_submitter_s_token_has_a_priority(book: KeyBook, role: str) -> None:
+    pool = "spot" if role == "node" else None
+    with pytest.raises(ValueError, match="is not for a submitter"):
+        book.add_token(token("user01", role=role, pool=pool, priority=1))

@@ -11,15 +11,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet import fleet_events as event
 from spotlight.policies.fleet import fleet_instructions as step
+from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.policies.fleet.table import FleetTable
-from spotlight.types import WorkerState
+from spotlight.timings import SharingTimings
+from spotlight.types import Pool, WorkerState
 
 OWN = "coordinator"
 NAMES = ("a", "b")
+POOLS: dict[str, Pool] = {"a": "reserved", "b": "spot"}
 TENANTS = ("one", "two")
+TERMS = {"one": Terms(ranks=1), "two": Terms(weight=2.0)}
 STEP_S = 0.02
+SHARING_TIMINGS = SharingTimings(quantum_s=0.2, look_s=0.05)
 MOST_PROCESSES = 60
 """Of a node, one after the other."""
 FIRST_WAIT_S = 2.0
@@ -48,7 +54,7 @@ class Task:
 class Word:
     number: int
     node: str
-    pool: str
+    pool: Pool
     scheduler: str
     workers: tuple[Worker, ...]
     notice: Notice | None = None
@@ -78,6 +84,7 @@ class Plan:
     number: int
     task: Task | None
     over: bool
+    gives_back: bool
 
 
 @dataclass
@@ -99,6 +106,17 @@ class Node:
     def address(self) -> str:
         return f"{self.name}#{self.process}"
 
+    @property
+    def standing(self) -> Notice | None:
+        """The notice that it follows."""
+        if self.notice:
+            return Notice()
+        return Notice(SHARING) if self.plan is not None and self.plan.gives_back else None
+
+    def stay_if_it_may(self) -> None:
+        """Without a notice it comes back."""
+        self.left = self.left and self.standing is not None
+
     def word(self) -> Word:
         """What it says now."""
         its = Worker(f"{self.name}/0", self.epoch, f"leader {self.name} {self.epoch}")
@@ -106,10 +124,10 @@ class Node:
         return Word(
             self.number,
             self.name,
-            "spot",
+            POOLS[self.name],
             self.address,
             (its,) if self.epoch else (),
-            Notice() if self.notice else None,
+            self.standing,
             self.left,
             OWN if plan is not None else None,
             plan.number if plan is not None else 0,
@@ -126,7 +144,9 @@ class World:
 
     now: float = 0.0
     epochs: int = 0
-    table: FleetTable[Word, Task] = field(default_factory=lambda: FleetTable(OWN))
+    table: FleetTable[Word, Task] = field(
+        default_factory=lambda: FleetTable(OWN, sharing=SHARING_TIMINGS)
+    )
     nodes: dict[str, Node] = field(default_factory=lambda: {name: Node(name) for name in NAMES})
     heard: dict[str, list[event.Event[Word, Task]]] = field(default_factory=dict)
     """What each tenant that there is has yet to take in, in its turns."""
@@ -158,6 +178,8 @@ class World:
                 yield "lose sight", name
             yield "withdraw" if node.notice else "notice", name
             yield "user notice", name
+            yield "drain", name
+            yield "undrain", name
             if node.number > 1:
                 yield "report late", name
             yield "report as another", name
@@ -166,7 +188,7 @@ class World:
                 yield "sick", name
             else:
                 yield "worker starts", name
-            if node.notice and not node.left:
+            if node.standing is not None and not node.left:
                 yield "leave", name
         yield ("send",)
         for tenant in TENANTS:
@@ -235,26 +257,37 @@ class World:
 
     def _deliver(self, name: str, word: Word) -> None:
         """A report reaches the coordinator, and its answer the node."""
-        is_new = name not in self.table.nodes
         found = self.table.handle(event.Reported(word), self.now)
-        if is_new:
-            assert self.table.nodes[name].over == (not self._running())
+        self._pass_on(found)
         for each in found:
             match each:
-                case step.PassOn():
-                    for queue in self.heard.values():
-                        queue.append(event.Heard("", self.table.nodes[name].word))
-                case step.NodeLeft():
-                    self._tell_loss(name, announced=True)
                 case step.AnswerWithPlan():
                     self._follow(name, with_spec=True)
                 case step.Acknowledge():
                     self._check_agreement(name)
 
+    def _pass_on(self, found: list[step.Instruction], but: str = "") -> None:
+        """Tenants hear of what concerns them, and nodes of their plans. One that is only beginning
+        (`but`) asks itself."""
+        for each in found:
+            match each:
+                case step.PassOn(name, tenant) if tenant != but:
+                    row = self.table.nodes[name]
+                    assert row.tenant == tenant, "it hears of a node that works for another"
+                    self.heard[tenant].append(event.Heard("", row.word))
+                case step.NodeLeft(name, tenant):
+                    self._tell_loss(name, tenant, announced=True)
+                case step.NodeGone(name, tenant, had_left=False):
+                    self._tell_loss(name, tenant, announced=each.announced)
+                case step.SendPlan(name):
+                    self._send_plan(name)
+
     def _check_agreement(self, name: str) -> None:
         """Whoever is told that its report agrees does follow the plan."""
         row, plan = self.table.nodes[name], self.nodes[name].plan
         assert plan is not None and plan.number == row.plan, "it follows another plan"
+        if not self.table.has_unsent:
+            assert plan.gives_back == (row.next is not None), "it does not give back what it should"
         if row.task is not None and not self.table.has_unsent:
             assert plan.task == row.task, "it was told something else under that number"
             assert self.nodes[name].job_id == row.task.job_id, "it lacks the job's spec"
@@ -263,15 +296,16 @@ class World:
         """A plan reaches the node; `with_spec`: and the node can do what that says."""
         row, node = self.table.nodes[name], self.nodes[name]
         if row.word.scheduler == node.address:
-            node.plan = Plan(row.plan, row.task, row.over)
+            node.plan = Plan(row.plan, row.task, row.over, row.next is not None)
+            node.stay_if_it_may()
             if row.task is not None and with_spec:
                 node.job_id = row.task.job_id
             elif row.task is None and row.over:
                 node.job_id = ""
 
-    def _tell_loss(self, name: str, *, announced: bool) -> None:
-        for queue in self.heard.values():
-            queue.append(event.HeardOfLoss("", name, "it is gone", announced))
+    def _tell_loss(self, name: str, tenant: str, *, announced: bool) -> None:
+        if tenant:
+            self.heard[tenant].append(event.HeardOfLoss("", name, "it is gone", announced))
 
     def _lose(self, name: str) -> None:
         """Its process is gone, and the coordinator learns of that."""
@@ -281,17 +315,15 @@ class World:
     def _lose_sight(self, name: str) -> None:
         """Nobody hears of its process for a while, but that goes on."""
         address = self.nodes[name].address
-        for each in self.table.handle(event.OutOfReach(address, "it is gone"), self.now):
-            assert isinstance(each, step.NodeGone)
-            if not each.had_left:
-                self._tell_loss(name, announced=each.announced)
+        self._pass_on(self.table.handle(event.OutOfReach(address, "it is gone"), self.now))
         assert name not in self.table.nodes
 
     def _notice(self, name: str) -> None:
         self.nodes[name].notice = True
 
     def _withdraw(self, name: str) -> None:
-        self.nodes[name].notice = self.nodes[name].left = False
+        self.nodes[name].notice = False
+        self.nodes[name].stay_if_it_may()
 
     def _leave(self, name: str) -> None:
         self.nodes[name].left = True
@@ -304,8 +336,15 @@ class World:
         assert found == ([step.SendPlan(name)] if there else [])
         if row is not None and there:
             assert row.notice is not None and row.notice.number == row.plan
-            assert row.plan not in self.numbers, "a number was given twice"
-            self.numbers.add(row.plan)
+            self._pass_on(found)
+
+    def _drain(self, name: str) -> None:
+        self._pass_on(self.table.handle(event.Drained(name, cancel=False), self.now))
+        row = self.table.nodes.get(name)
+        assert row is None or row.next == "" or not row.tenant, "it goes on working"
+
+    def _undrain(self, name: str) -> None:
+        self._pass_on(self.table.handle(event.Drained(name, cancel=True), self.now))
 
     def _worker_ends(self, name: str) -> None:
         self.nodes[name].epoch = 0
@@ -320,31 +359,33 @@ class World:
 
     def _send(self) -> None:
         """Plans that have changed are sent; one in two is lost."""
-        for number, each in enumerate(self.table.handle(event.PlansDue(), self.now)):
-            assert isinstance(each, step.SendPlan)
-            plan = self.table.nodes[each.node].plan
-            assert plan not in self.numbers, "a number was given twice"
-            self.numbers.add(plan)
-            if number % 2 == 0:
-                self._follow(each.node, with_spec=plan % 4 == 0)
+        self._pass_on(self.table.handle(event.PlansDue(), self.now))
         assert not self.table.has_unsent
+
+    def _send_plan(self, name: str) -> None:
+        """One in two arrives."""
+        plan = self.table.nodes[name].plan
+        assert plan not in self.numbers, "a number was given twice"
+        self.numbers.add(plan)
+        if plan % 2 == 0:
+            self._follow(name, with_spec=plan % 4 == 0)
 
     # --- tenants ---
 
     def _begin(self, tenant: str) -> None:
         self._forget(tenant)
-        self.table.handle(event.TenantBegan(tenant), self.now)
-        self.heard[tenant] = [event.Heard("", word) for word in self.table.present()]
-        assert not any(row.over for row in self.table.nodes.values() if not row.tenant)
-        assert all(row.tenant != tenant for row in self.table.nodes.values())
+        found = self.table.handle(event.TenantBegan(tenant, TERMS[tenant]), self.now)
+        self._pass_on(found, but=tenant)
+        self.heard[tenant] = [event.Heard("", word) for word in self.table.lent_to(tenant)]
+        assert all(row.task is None for row in self.table.nodes.values() if row.tenant == tenant)
 
     def _over(self, tenant: str) -> None:
-        self.table.handle(event.TenantOver(tenant), self.now)
+        self._pass_on(self.table.handle(event.TenantOver(tenant), self.now))
         assert self.table.tenants[tenant].over
         assert all(row.tenant != tenant for row in self.table.nodes.values())
 
     def _gone(self, tenant: str) -> None:
-        self.table.handle(event.TenantGone(tenant), self.now)
+        self._pass_on(self.table.handle(event.TenantGone(tenant), self.now))
         self._forget(tenant)
         del self.heard[tenant]
         assert tenant not in self.table.tenants
@@ -362,6 +403,7 @@ class World:
         heard = replace(self.heard[tenant].pop(0), tenant=tenant)
         row = self.table.tenants[tenant]
         had, knew = set(row.nodes), dict(row.nodes)
+        moves = {name for name, word in knew.items() if word.notice == Notice(SHARING)}
         theirs = {it: set(self.table.tenants[it].nodes) for it in self._running() - {tenant}}
         found = self.table.handle(heard, self.now)
         self._carry_out(tenant, found)
@@ -369,7 +411,7 @@ class World:
             if isinstance(each, step.NodeHeard):
                 more = event.HeardOfNotice(tenant, each.node, each.has_news)
                 self._carry_out(tenant, self.table.handle(more, self.now))
-        if isinstance(heard, event.HeardOfLoss) and heard.node in had:
+        if isinstance(heard, event.HeardOfLoss) and heard.node in had - moves:
             self.left_at[tenant, heard.node].append(self.now)
         if isinstance(heard, event.HeardOfLoss) and heard.announced:
             assert (tenant, heard.node) not in self.tokens, "it left and may still write"
@@ -417,15 +459,14 @@ class World:
 
     def _assign(self, tenant: str, name: str) -> None:
         """The tenant has the node do something else, if it may."""
-        its, row = self.table.tenants[tenant], self.table.nodes.get(name)
-        before = None if row is None else (row.task, row.tenant, row.over)
+        row = self.table.nodes.get(name)
+        before = () if row is None else (row.task, row.tenant, row.over)
         what = row.task.what + 1 if row is not None and row.task is not None else 0
         task = Task(tenant, what % 2)
         self.table.handle(event.Assigned(tenant, name, task), self.now)
         if row is not None:
-            its_own = not its.over and (name in its.nodes or before[1:2] == (tenant,))
             now = row.task, row.tenant, row.over
-            assert now == ((task, tenant, False) if its_own else before)
+            assert now == ((task, tenant, False) if before[1:2] == (tenant,) else before)
 
     def _assign_again(self, tenant: str, name: str) -> None:
         row = self.table.nodes.get(name)
@@ -467,37 +508,45 @@ class World:
             spent = tenant.seconds_spent(self.now).values()
             total = sum(seconds for states in spent for seconds in states.values())
             assert abs(total - self.there_s[name]) < 1e-9, "states do not add up"
+        assert not self.table.gone.keys() & self.table.nodes.keys(), "a node is there and gone"
         for name, node in self.table.nodes.items():
             assert self.nodes[name].address == node.word.scheduler, (
                 "a row of a process that is gone"
             )
-            assert (node.task is None) == (not node.tenant)
-            assert not node.tenant or node.tenant in running, "a task of a tenant that is over"
-            assert not node.over or not node.tenant, "it is over and has a task"
+            assert node.task is None or node.tenant, "a task of nobody"
+            assert not node.tenant or node.tenant in running, "it works for a tenant that is over"
+            assert not node.over or not node.tenant, "it is over and works"
             assert node.over or running, "nobody runs, and it is not told"
+            assert node.next is None or node.tenant, "it gives back the work of nobody"
+            may_work = not node.word.left and not node.is_drained
+            assert node.tenant or not (running and may_work), "it could work"
 
     def _running(self) -> set[str]:
         return {name for name, tenant in self.table.tenants.items() if not tenant.over}
 
     def settle(self) -> None:
         """When nothing is lost any more, every node soon follows its plan, whatever it is."""
-        self._send()
+        there = [name for name, node in self.nodes.items() if node.process]
+        for _ in range(3):  # what one says may have others moved
+            for name in there:
+                self._report(name)
+            self._send()
+        for name in there:
+            self._report(name)
         for name, node in self.nodes.items():
             if node.process:
-                self._report(name)
-                self._report(name)
                 row, plan = self.table.nodes[name], self.nodes[name].plan
                 assert plan is not None and plan.number == row.plan, "it was not told again"
                 assert row.task is None or plan.task == row.task, "it does something else"
                 assert plan.over or not row.over, "it does not know that its tenant is over"
+                assert plan.gives_back == (row.next is not None), "it does not give its work back"
         for tenant, queue in self.heard.items():
             while queue:
                 self._turn(tenant)
         for name, row in self.table.nodes.items():
-            known = [self.table.tenants[it].nodes.get(name) for it in self._running()]
-            waits = any(name in self.table.tenants[it].must_wait for it in self._running())
-            if known and not row.word.left and not waits:
-                assert row.word in known, "nobody works with what it said last"
+            its = self.table.tenants.get(row.tenant)
+            if its is not None and not row.word.left and name not in its.must_wait:
+                assert row.word == its.nodes.get(name), "nobody works with what it said last"
         self.check()
 
     # --- for a search ---
@@ -520,7 +569,9 @@ class World:
                 row.task,
                 row.sick,
                 row.notice is not None,
-                self.nodes[name].plan == Plan(row.plan, row.task, row.over),
+                row.next,
+                row.is_drained,
+                self.nodes[name].plan == Plan(row.plan, row.task, row.over, row.next is not None),
             )
             for name, row in self.table.nodes.items()
         )

@@ -50,7 +50,7 @@ class Book:
     def __init__(self) -> None:
         self.now = 0.0
         self.table: FleetTable[Troubled, Task] = FleetTable(OWN)
-        self.table.handle(event.TenantBegan("job"), self.now)
+        self.table.handle(event.TenantBegan("job", event.Terms()), self.now)
         self.job = self.table.tenants["job"]
 
     def hear(self, said: Troubled, *, up_to_date: bool = True) -> list[step.Instruction]:

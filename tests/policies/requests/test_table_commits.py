@@ -134,7 +134,7 @@ def test_a_commit_of_another_incarnation_changes_nothing(rig: Rig) -> None:
     assert rig.commit(grant, 1, epoch=1) == Answer(0)
     assert rig.saved() == {}
     assert rig.deleted() == [saved_steps(grant, 1).key]
-    assert rig.tally.late_results == 1
+    assert rig.tally.results_ignored == 1
 
 
 def test_commits_go_when_the_images_are_there(rig: Rig) -> None:

@@ -6,7 +6,7 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, steps
 
 from spotlight.policies.requests.instructions import RequestsGivenUp
-from spotlight.record.run_events import DenoiseFailed, RequestQuarantined, ScorerFailed
+from spotlight.record.run_events import DenoiseFailed, RequestGivenUp, ScorerFailed
 
 
 @pytest.mark.parametrize("what", ["denoising", "scoring"])
@@ -202,8 +202,8 @@ def test_a_request_that_was_held_by_three_lost_nodes_is_given_up(rig: Rig) -> No
         rig.lose(f"w{number}", ended=True)
     rig.add("survivor")
     assert rig.grants("survivor") == []
-    assert rig.given_up() == rig.tally.quarantined == [request(0).id]
-    assert len(rig.events(RequestQuarantined)) == 1
+    assert rig.given_up() == rig.tally.given_up == [request(0).id]
+    assert len(rig.events(RequestGivenUp)) == 1
     rig.submit(request(0))
     assert rig.grants("survivor") == []
 

@@ -241,7 +241,7 @@ def test_losing_one_who_follows_costs_its_group_nothing(rig: Rig) -> None:
     rig.submit(*requests(4))
     rig.lose("b")
     rig.lead("a", "c", holds=[rig.last()])
-    assert rig.tally.reissued == 0
+    assert rig.tally.handed_on == 0
     assert rig.revoked() == []
     assert rig.complete(rig.last()).accepted == 4
 
@@ -279,7 +279,7 @@ def test_one_who_follows_gives_back_what_it_has_in_its_time(rig: Rig) -> None:
     rig.commit(grant, 1)
     rig.give_back(grant)
     assert (ids(rig.last("free")), steps(rig.last("free"))) == (ids(grant), [1] * 4)
-    assert rig.tally.reissued == 0
+    assert rig.tally.handed_on == 0
 
 
 def test_near_the_end_nothing_waits_behind_a_busy_group(rig: Rig) -> None:

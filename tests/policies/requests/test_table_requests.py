@@ -8,10 +8,10 @@ from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, s
 from spotlight.policies.requests.instructions import Answer, GrantLease, RequestsFinished
 from spotlight.record.run_events import (
     DenoiseFailed,
-    LateResults,
-    LeasesExpired,
+    ResultsIgnored,
     ScorerFailed,
     WorkerLost,
+    WorkTakenBack,
 )
 
 
@@ -70,8 +70,8 @@ def test_a_request_counts_once_whoever_completes_it(rig: Rig) -> None:
     assert rig.deleted() == [], "a table after this one might take it"
     rig.forget("rollout", 0)
     assert rig.deleted() == [images(slow).key]
-    assert rig.tally.late_results == 1
-    assert rig.events(LateResults) == [LateResults(worker="slow", lease=slow.lease)]
+    assert rig.tally.results_ignored == 1
+    assert rig.events(ResultsIgnored) == [ResultsIgnored(worker="slow", lease=slow.lease)]
 
 
 def test_a_late_completion_counts_while_nobody_else_works_on_it(rig: Rig) -> None:
@@ -79,7 +79,7 @@ def test_a_late_completion_counts_while_nobody_else_works_on_it(rig: Rig) -> Non
     rig.submit(request(0))
     rig.wait(20)
     assert rig.complete(rig.last()) == Answer(1)
-    assert rig.tally.late_results == 0
+    assert rig.tally.results_ignored == 0
 
 
 @pytest.mark.parametrize("kind", ["rollout", "preview"])
@@ -91,7 +91,7 @@ def test_a_completion_that_is_told_twice_counts_once_and_keeps_its_images(
     assert [rig.complete(rig.last()) for _ in range(3)] == [Answer(2)] * 3
     assert len(rig.finished()) == 2
     assert len(rig.deleted()) == (kind == "preview")
-    assert rig.tally.late_results == 0
+    assert rig.tally.results_ignored == 0
 
 
 def test_what_another_incarnation_says_changes_nothing_and_is_counted(rig: Rig) -> None:
@@ -102,7 +102,7 @@ def test_what_another_incarnation_says_changes_nothing_and_is_counted(rig: Rig) 
     assert rig.complete(old, epoch=1) == Answer(0)
     rig.fail(old, epoch=1)
     rig.give_back(old, epoch=1)
-    assert rig.tally.late_results == 3
+    assert rig.tally.results_ignored == 3
     rig.epochs["a"] = 1
     rig.report("a", credits=9)
     assert rig.finished() == {} and rig.given_up() == []
@@ -117,7 +117,7 @@ def test_what_is_said_without_a_lease_changes_nothing_and_is_counted(rig: Rig) -
     assert rig.commit(stray, 1) == Answer(0)
     rig.fail(stray)
     rig.fail(stray, what="scoring")
-    assert rig.tally.late_results == 4
+    assert rig.tally.results_ignored == 4
     assert rig.events(DenoiseFailed) == rig.events(ScorerFailed) == []
 
 
@@ -158,8 +158,8 @@ def test_a_lease_that_is_not_renewed_expires_and_its_requests_go_to_others_first
     rig.wait(1)
     rig.report("second", credits=1)
     assert ids(rig.last("second")) == [r.id for r in requests(4)]
-    assert rig.tally.reissued == 2
-    assert rig.events(LeasesExpired) == [LeasesExpired(items=2)]
+    assert rig.tally.handed_on == 2
+    assert rig.events(WorkTakenBack) == [WorkTakenBack(items=2)]
 
 
 def test_a_lease_that_is_renewed_does_not_expire(rig: Rig) -> None:
@@ -187,8 +187,8 @@ def test_what_a_lost_worker_held_is_issued_again_and_reported(rig: Rig) -> None:
     assert ids(rig.last("other")) == ids(rig.last("lost"))
     (event,) = rig.events(WorkerLost)
     assert (event.worker, event.node, event.reason) == ("lost", "lost's", "gone")
-    assert event.requests_reissued == {"rollout": 3}
-    assert rig.tally.reissued == 3
+    assert event.requests_handed_on == {"rollout": 3}
+    assert rig.tally.handed_on == 3
 
 
 def test_what_a_returning_worker_held_goes_to_those_who_wait(rig: Rig) -> None:

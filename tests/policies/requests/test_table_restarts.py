@@ -6,7 +6,7 @@ import pytest
 from table_rig import STEPS, Rig, ids, images, request, requests, saved_steps, steps
 
 from spotlight.policies.requests.instructions import Answer, GrantLease, RequestsFinished
-from spotlight.record.run_events import LeasesExpired
+from spotlight.record.run_events import WorkTakenBack
 
 
 def begun(rig: Rig, *wanted: object, **report: object) -> GrantLease:
@@ -322,6 +322,6 @@ def test_a_lease_that_goes_on_under_its_old_number_expires_once(rig: Rig, later:
     rig.now += later
     rig.report("a", grant)
     rig.wait(15)
-    assert rig.events(LeasesExpired) == [LeasesExpired(items=2)]
+    assert rig.events(WorkTakenBack) == [WorkTakenBack(items=2)]
     rig.report("a", grant)
     assert rig.complete(grant) == Answer(2)

@@ -6,7 +6,7 @@ import pytest
 from table_rig import Rig, ids, request, requests
 
 from spotlight.policies.requests.instructions import EndWorker, GrantLease
-from spotlight.record.run_events import WorkerQuarantined
+from spotlight.record.run_events import WorkerIsSick
 
 
 def join_all(rig: Rig, *workers: str) -> None:
@@ -51,7 +51,7 @@ def test_a_worker_that_fails_one_lease_after_the_other_is_held_back(rig: Rig) ->
     assert rig.given_up() == []
 
 
-def test_it_is_quarantined_once_others_do_what_it_failed(rig: Rig) -> None:
+def test_it_is_sick_once_others_do_what_it_failed(rig: Rig) -> None:
     sick_and_well(rig)
     fail_all(rig, "sick")
     failed = {one for grant in rig.grants("sick") for one in ids(grant)}
@@ -59,11 +59,11 @@ def test_it_is_quarantined_once_others_do_what_it_failed(rig: Rig) -> None:
     (end,) = rig.all(EndWorker)
     assert (end.node, end.worker, end.epoch) == ("sick's", "sick", 1)
     assert end.reason == "it failed what others could do: broken"
-    (event,) = rig.events(WorkerQuarantined)
+    (event,) = rig.events(WorkerIsSick)
     assert (event.worker, event.reason) == ("sick", end.reason)
 
 
-def test_a_quarantined_worker_gets_nothing_until_it_is_another_process(rig: Rig) -> None:
+def test_a_sick_worker_gets_nothing_until_it_is_another_process(rig: Rig) -> None:
     sick_and_well(rig, 4)
     fail_all(rig, "sick")
     while rig.table.open("rollout"):

@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-import structlog
-
 from spotlight.actors.coordinator.tenant.request_plans import (
     TrainingPrompts,
     exploration_settings,
@@ -23,8 +21,6 @@ from spotlight.types import Request, Result
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
-
-log = structlog.get_logger(__name__)
 
 
 class ExplorationPhase:
@@ -116,7 +112,7 @@ class ExplorationPhase:
     def given_up(self, requests: Sequence[Request], reason: str) -> None:
         """Previews that could not be denoised or scored."""
         if requests:
-            log.warning("previews_given_up", count=len(requests), reason=reason)
+            self._job.log.lines.warning("previews_given_up", count=len(requests), reason=reason)
             for request in requests:
                 self._explorer.given_up(previewed(request))
             self._follow(self._explorer.go_on(*self._moment()))

@@ -45,7 +45,11 @@ class JobProgress:
         self._journal = journal
         self._record = record
         self.schedule = step.Schedule(
-            job.iterations, job.validation.every, job.checkpoint_every, explores=_explores(job)
+            job.iterations,
+            job.validation.every,
+            job.checkpoint_every,
+            explores=_explores(job),
+            is_repeatable=job.exploration.budget == "fixed",
         )
         self.training: dict[str, float] = {}
         """Metrics of the last update."""
@@ -113,6 +117,8 @@ class JobProgress:
         completed, validated = self.saved.completed, self.saved.validated
         self._record.write(lambda: self._record.run.rewind(completed, validated))
         self._record.write(lambda: self._journal.records_follow(self.saved))
+        for segment in self._record.run.segments_begun():
+            self._record.event(segment)
         self._mirroring.take(self.committed)
 
     def open_metrics(self, iteration: int) -> IterationMetrics:
@@ -172,10 +178,28 @@ class JobProgress:
         """The checkpoint of so many iterations is the one to begin again from."""
         checkpoint = Checkpoint(completed, checkpoint_path(completed))
         validated = tuple(v for v in self.saved.validated if v <= completed)
-        self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated))
-        last = self._job.keep_checkpoints
-        self._record.write(lambda: self._record.run.keep_checkpoints(completed, last=last))
+        before = self._before_last(completed)
+        self._record.write(lambda: self._journal.save_checkpoint(checkpoint, validated, before))
+        last, also = self._job.keep_checkpoints, () if before is None else (before.completed,)
+        self._record.write(
+            lambda: self._record.run.keep_checkpoints(completed, last=last, also=also)
+        )
         self._mirroring.take(completed)
+
+    def _before_last(self, completed: int) -> SavedProgress | None:
+        """How the last iteration began, if that is over with so many, and whoever wants a longer
+        run is to begin there."""
+        before = completed - 1
+        known = self._journal.progress().get(before)
+        is_over = self.schedule.keeps_before_last and completed == self._job.iterations
+        if (
+            not is_over
+            or known is None
+            or not (self._record.run.has_checkpoint(before) or not before)
+        ):
+            return None
+        validated = tuple(v for v in self.saved.validated if v <= before)
+        return msgspec.structs.replace(known, validated=validated)
 
     def _save(self) -> None:
         self._record.write(lambda: self._journal.save_progress(self.saved))

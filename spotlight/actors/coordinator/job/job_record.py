@@ -7,11 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import structlog
-
 from spotlight.actors.coordinator.job.measures import Picture
 from spotlight.actors.coordinator.job.run_record import RunRecord
-from spotlight.actors.coordinator.tenant.event_log import EventLog
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.errors import RunFolderError
 from spotlight.record.run_events import RunEvent
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
@@ -19,21 +17,21 @@ from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
-log = structlog.get_logger(__name__)
-
 
 class JobRecord:
     """See the module's docstring.
 
     Args:
         run: what is written to.
-        name: of the job, for the log.
+        log: tells operators of the job.
         job: ends when something cannot be written.
     """
 
-    def __init__(self, run: RunRecord, name: str, job: JobRunner) -> None:
+    def __init__(self, run: RunRecord, log: TenantLog, job: JobRunner) -> None:
         self.run = run
-        self._log = EventLog(name)
+        self._log = log
+        scores = [one.score for one in run.validations]
+        log.begins(run.time_s(), scores[-1] if scores else None)
         self._job = job
         self._unwritable = False
 
@@ -61,11 +59,11 @@ class JobRecord:
     ) -> None:
         """A weights version is validated; see `RunRecord.validation`."""
         self.write(lambda: self.run.validation(metrics, shown, left))
-        self._log.validation(metrics, self.run.time_s())
+        self._log.validation(metrics)
 
     def stop_for(self, error: RunFolderError) -> None:
         """Something could not be written."""
-        log.error("run_folder", reason=str(error))
+        self._log.lines.error("run_folder", reason=str(error))
         self._job.fail(str(error))
         self._unwritable = True
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 
 import msgspec
-import structlog
 
 from spotlight.actors.coordinator.job.exploration_phase import ExplorationPhase
 from spotlight.actors.coordinator.job.job_phase import JobPhase
@@ -64,8 +63,6 @@ from spotlight.trackers import CallbackThread
 from spotlight.trackers.building import named_trackers
 from spotlight.trackers.tracked_run import TrackedRun
 from spotlight.types import Request
-
-log = structlog.get_logger(__name__)
 
 _MOST_REPORTS = 32_768
 """Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
@@ -122,12 +119,14 @@ class JobRunner(Tenant):
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
         self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
-        run = RunRecord(folder, self.callbacks)
+        run, service = RunRecord(folder, self.callbacks), setup.service()
+        log = service.log()
         self.phase = JobPhase(run)
-        self.record = JobRecord(run, job.name, self)
+        self.record = JobRecord(run, log, self)
         super().__init__(
             around,
-            setup.service(),
+            service,
+            log,
             journal=JobJournal(folder.journal, around.store, self.record.stop_for),
             profile=StepProfile(files.checkpoint.fingerprint, run.step_times()),
             came_back=setup.came_back,
@@ -135,7 +134,7 @@ class JobRunner(Tenant):
         )
         close_s = self.timings.coordinator.trackers_close_s
         self.mirroring = Mirroring(
-            self, setup.mirror, folder, identity.job_id, close_limit_s=close_s
+            self, setup.mirror, folder, identity.job_id, run.tally, close_limit_s=close_s
         )
         self.progress = JobProgress(
             job,
@@ -256,7 +255,9 @@ class JobRunner(Tenant):
         self.call_in_turn(partial(self._remind_others, everything=everything))
 
     async def _remind_others(self, *, everything: bool) -> None:
-        self.record.write(self.record.run.require_there)
+        run, clock_s = self.record.run, self.timings.coordinator.clock_s
+        self.record.write(run.require_there)
+        self.record.write(lambda: run.keep_time(clock_s))
         self.team.watch()
         if why := self.nodes.why_nobody_can_train(self.spec.training.ranks):
             return self.fail(why)

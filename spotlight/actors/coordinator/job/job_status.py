@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotlight.actors.protocol import JobStatus
+from spotlight.policies import alerts
 from spotlight.policies.fleet.fleet_rows import describe
 from spotlight.trackers import CallbackThread
 
@@ -22,8 +25,7 @@ def status_of(job: JobRunner) -> JobStatus:
     previews, previews_late = job.progress.previews
     rollout = job.rollouts.rollout
     rolls_out = phase.name == "rollout"
-    made = rollout.finished - rollout.restored - metrics.samples_reused
-    seconds = phase.seconds if rolls_out else metrics.rollout_s
+    measured = metrics if metrics.samples else run.latest
     return JobStatus(
         job=job.spec.name,
         phase=phase.name,
@@ -33,25 +35,38 @@ def status_of(job: JobRunner) -> JobStatus:
         elapsed_s=run.time_s(),
         done=rollout.finished if rolls_out else 0,
         wanted=job.spec.samples_per_iteration if rolls_out else 0,
-        images_per_s=made / seconds if seconds else 0.0,
-        reward_mean=metrics.reward_mean if metrics.samples else None,
+        images_per_s=_pace(job),
+        reward_mean=measured.reward_mean if measured is not None else None,
         validation=tuple((one.time_s, one.score) for one in run.validations),
         workers=job.membership.statuses(),
         previews=previews,
         previews_late=previews_late,
-        reissued=run.tally.reissued,
-        late_results=run.tally.late_results,
-        discarded=job.rollouts.discarded,
-        quarantined=tuple(run.tally.quarantined),
+        handed_on=run.tally.handed_on,
+        results_ignored=run.tally.results_ignored,
+        given_up=tuple(run.tally.given_up),
         preemptions=run.tally.preemptions,
-        dead_letters=len(job.system.dead_letters),
         outcome=phase.outcome,
         reason=phase.reason,
         run_folder=str(run.path),
         note=job.team.note(),
         mirror=job.mirroring.status,
-        troubles=(*_of_trackers(job.callbacks), *map(describe, job.roster.troubles())),
+        troubles=(
+            *_of_trackers(job.callbacks),
+            *filter(None, (_of_exploration(job), _of_disk(run.path))),
+            *map(describe, job.roster.troubles()),
+        ),
     )
+
+
+def _pace(job: JobRunner) -> float:
+    """Images per second of the rollout, or of the latest that is over."""
+    metrics, rollout, latest = job.progress.metrics, job.rollouts.rollout, job.record.run.latest
+    rolls_out = job.phase.name == "rollout"
+    if not rolls_out and metrics.rollout_s is None:
+        return (latest.images_per_s or 0.0) if latest is not None else 0.0
+    seconds = job.phase.seconds if rolls_out else metrics.rollout_s
+    made = rollout.finished - rollout.restored - metrics.samples_reused
+    return made / seconds if seconds else 0.0
 
 
 def _of_trackers(callbacks: CallbackThread) -> Iterator[str]:
@@ -60,3 +75,18 @@ def _of_trackers(callbacks: CallbackThread) -> Iterator[str]:
         if trouble.failures:
             error = " ".join(trouble.error.split())
             yield f"tracker {trouble.callback} failed: {error[:_LONGEST_ERROR]}"
+
+
+def _of_exploration(job: JobRunner) -> str:
+    if job.spec.exploration.mode == "none":
+        return ""
+    known = job.progress.exploration
+    return alerts.of_exploration(known.share, known.agreement.tau)
+
+
+def _of_disk(run: Path) -> str:
+    try:
+        disk = shutil.disk_usage(run)
+    except OSError:  # whoever writes there says so
+        return ""
+    return alerts.of_disk(str(run), disk.free, disk.total)

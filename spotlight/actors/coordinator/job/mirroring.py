@@ -12,12 +12,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
 from spotlight.actors.coordinator.tenant.job_journal import MADE_AGAIN
 from spotlight.actors.protocol import MirrorStatus
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.policies.mirror_schedule import MirrorSchedule, Upload, Wait
+from spotlight.policies.run_tally import RunTally
 from spotlight.record.run_events import MirrorFailed, RunMirrored
 from spotlight.store.mirror import Mirror, Snapshot, Uploaded
 from spotlight.store.object_store import ObjectStore
@@ -25,8 +25,6 @@ from spotlight.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
-
-log = structlog.get_logger(__name__)
 
 
 class MirrorPlace:
@@ -58,6 +56,7 @@ class Mirroring:
         job: whose tasks wait for the copies, and which writes down what happened.
         place: None for a run that is not copied.
         run: id of the job.
+        before: what came of it until now.
         close_limit_s: the last state of a job has so long.
     """
 
@@ -67,6 +66,7 @@ class Mirroring:
         place: MirrorPlace | None,
         folder: RunFolder,
         run: str,
+        before: RunTally,
         *,
         close_limit_s: float,
     ) -> None:
@@ -79,7 +79,7 @@ class Mirroring:
         self._schedule = MirrorSchedule()
         self._copying: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
-        self._status = MirrorStatus()
+        self._status = MirrorStatus(before.mirrored, failures=before.mirror_failures)
 
     @property
     def status(self) -> MirrorStatus | None:
@@ -105,7 +105,7 @@ class Mirroring:
             await asyncio.wait((self._copying,), timeout=self._close_limit_s)
             if not self._copying.done():
                 self._copying.cancel()
-                log.error("mirror_not_complete", limit_s=self._close_limit_s)
+                self._job.log.lines.error("mirror_not_complete", limit_s=self._close_limit_s)
                 problem = f"the last state was not copied within {self._close_limit_s:g} s"
                 self._change(problem=self._status.problem or problem)
 
@@ -156,7 +156,7 @@ class Mirroring:
 
     def _note_failure(self, completed: int, error: Exception) -> None:
         retry_s = self._schedule.failed(self._now())
-        failures = self._schedule.failures
+        failures = self._status.failures + 1
         self._change(failures=failures, problem=str(error))
         self._job.event(
             MirrorFailed(iteration=completed, failures=failures, retry_s=retry_s, reason=str(error))

@@ -20,7 +20,7 @@ from spotlight.actors.coordinator.tenant.request_plans import (
 from spotlight.policies.advantages import all_equal
 from spotlight.policies.exploration.reuse import rewards_to_train_on
 from spotlight.policies.exploration.reward_scales import weighted_mean
-from spotlight.record.run_events import SEE_EVENTS, GroupDropped, RewardsFlat
+from spotlight.record.run_events import SEE_EVENTS, GroupDropped, RewardsFlat, SamplesOutdated
 from spotlight.types import Request, Result
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ class RolloutPhase:
         """Requests of the iteration that is being begun."""
         self._dropped_for = ""
         """Why the latest prompt group failed."""
-        self.discarded = 0
-        """Samples that were thrown away because newer weights were published."""
 
     def begin(self, iteration: int) -> bool:
         """Take what previews have made of the chosen seeds; True if some are to be denoised, which
@@ -124,9 +122,11 @@ class RolloutPhase:
             self.rollout.drop_group(group)
         self._end_if_complete()
 
-    def count_outdated(self, versions: Collection[int]) -> None:
+    def note_outdated(self, versions: Collection[int]) -> None:
         """Only these weights versions are kept: samples of others cannot be made any more."""
-        self.discarded += self.rollout.count_outdated(versions)
+        if samples := self.rollout.count_outdated(versions):
+            iteration = self._job.progress.metrics.iteration
+            self._job.record.event(SamplesOutdated(iteration=iteration, samples=samples))
 
     def release(self, iteration: int) -> None:
         """Nobody will train on the samples again. What was in work, but of no use, when those of

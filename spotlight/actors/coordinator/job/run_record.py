@@ -25,7 +25,7 @@ from spotlight.policies.checkpoint_retention import (
 )
 from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.policies.step_times import StepTimes
-from spotlight.record.run_events import RunEvent, encode_event
+from spotlight.record.run_events import RunEvent, SegmentBegan, TimePassed, encode_event
 from spotlight.record.run_metrics import (
     IterationMetrics,
     RunMetrics,
@@ -49,7 +49,8 @@ class RunRecord:
         self._folder = folder
         self._tell = callbacks.put if callbacks is not None else _to_nobody
         self._loop = asyncio.get_running_loop()
-        self._offset_s = folder.last_time_s() - self._loop.time()
+        self._written_s = folder.last_time_s()
+        self._offset_s = self._written_s - self._loop.time()
         self.tally = RunTally()
         """The tally of all events of the run, those of earlier coordinators included."""
         for event in folder.events(COUNTED):
@@ -61,6 +62,8 @@ class RunRecord:
         self.validations = [one for one in records if isinstance(one, ValidationMetrics)]
         """Those that are on record, in their order."""
         iterations = [one for one in records if isinstance(one, IterationMetrics)]
+        self.latest = iterations[-1] if iterations else None
+        """The iteration that was recorded last."""
         self.previews = {one.iteration: (one.previews, one.previews_late) for one in iterations}
         """How many previews of each iteration on record counted, and how many came too late."""
 
@@ -80,9 +83,14 @@ class RunRecord:
     def event(self, event: RunEvent) -> None:
         """Append to events.jsonl."""
         self.tally.note(event)
-        time_s = round(self.time_s(), 4)
+        time_s = self._written_s = round(self.time_s(), 4)
         self._folder.record_event(encode_event(event, time_s))
         self._tell(msgspec.structs.replace(event, time_s=time_s))
+
+    def keep_time(self, most_s: float) -> None:
+        """Write the time down if nothing was for so long."""
+        if self.time_s() - self._written_s >= most_s:
+            self.event(TimePassed())
 
     def iteration(self, metrics: IterationMetrics, training: Mapping[str, float]) -> None:
         """Append an iteration to metrics.jsonl, with the metrics of its update."""
@@ -90,6 +98,7 @@ class RunRecord:
         seconds = metrics.rollout_s
         metrics.images_per_s = metrics.rolled_out / seconds if seconds else 0.0
         self._append_metrics(metrics, training)
+        self.latest = metrics
         self.previews[metrics.iteration] = metrics.previews, metrics.previews_late
         self._tell(IterationRecord(*with_update(metrics, training)))
 
@@ -140,13 +149,21 @@ class RunRecord:
         """Make what was recorded so far durable."""
         self._folder.sync_events()
 
-    def keep_checkpoints(self, committed: int, *, last: int) -> None:
+    def segments_begun(self) -> list[SegmentBegan]:
+        """The segments of the run of which no event tells yet."""
+        return self._folder.segments_begun()
+
+    def has_checkpoint(self, completed: int) -> bool:
+        """Whether the checkpoint after so many iterations is there."""
+        return completed in self._folder.checkpoints()
+
+    def keep_checkpoints(self, committed: int, *, last: int, also: Collection[int] = ()) -> None:
         """Delete checkpoints that nobody needs; see `kept_checkpoints`. Those that are best by the
-        rewards that nobody trains on are kept, too."""
+        rewards that nobody trains on are kept, too, and `also` these."""
         saved = self._folder.checkpoints()
         ways = (scores_of(self.validations), checks_of(self.validations))
         kept = (kept_checkpoints(saved, committed, by, last) for by in ways)
-        self._folder.keep_checkpoints(frozenset().union(*kept))
+        self._folder.keep_checkpoints(frozenset(also).union(*kept))
 
     def new_export(self) -> AbstractContextManager[Path]:
         """A new folder, which takes the place of `export/` when the context ends well."""

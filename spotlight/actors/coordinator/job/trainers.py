@@ -130,7 +130,8 @@ class Trainers:
 
     def _answer_of(self, report: TrainerReport) -> say.Answer | None:
         if report.error:
-            return say.HasFailed(report.error, report.lost_others, report.lost_state)
+            where = report.traceback
+            return say.HasFailed(report.error, report.lost_others, report.lost_state, where)
         if (trained := report.trained) is not None:
             if self._job.phase.name != "train":
                 return None

@@ -7,16 +7,20 @@ parts at once. Nothing needs a shared file system.
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.job_journal import TrainingState
 from spotlight.actors.protocol import ExportedModel, StateParts, state_key
 from spotlight.actors.protocol.trainer import EXPORT
-from spotlight.errors import RunFolderError, TransferFailed
+from spotlight.errors import RunFolderError, TransferFailed, UserError
 from spotlight.policies.checkpoint_retention import scores_of
 from spotlight.policies.trainer_orders import Export, Keep, WriteCheckpoint
-from spotlight.record.run_events import CheckpointSaved, ModelExported
+from spotlight.preflight.starts import Start, find_start
+from spotlight.record.run_events import CheckpointSaved, ModelExported, WeightsTaken
 from spotlight.store.run_folder import checkpoint_path
+from spotlight.store.start_file import write_start
 from spotlight.transport.tensors.keys import checked
 
 if TYPE_CHECKING:
@@ -122,12 +126,30 @@ class TrainingStates:
         return state.completed, parts if all(parts) else ()
 
     async def checkpoint(self, completed: int) -> StateParts:
-        """Where trainers can have the checkpoint; nowhere before the first one. Raises
-        `TransferFailed` if it is not there."""
-        if not completed:
-            return ()
+        """Where trainers can have the checkpoint; nowhere before the first one, unless the job
+        begins with other weights than its model's. Raises `TransferFailed` if it is not there."""
         path = self._record.run.path / checkpoint_path(completed)
+        if not completed:
+            if not self._job.spec.model.start:
+                return ()
+            if not path.exists():
+                await self._take_start(path)
         return ((await self._store.take_in(path, _CHECKPOINT),),)
+
+    async def _take_start(self, path: Path) -> None:
+        """Have the weights that the job begins with in its own run folder: who wrote them may
+        delete them."""
+
+        def take() -> Start:
+            start = find_start(self._job.spec.model)
+            write_start(path, start.pieces, start.metadata)
+            return start
+
+        try:
+            start = await asyncio.to_thread(take)
+        except (UserError, OSError) as error:
+            raise TransferFailed(str(error)) from error
+        self._record.event(WeightsTaken(source=start.name, score=start.score))
 
     # --- for others ---
 

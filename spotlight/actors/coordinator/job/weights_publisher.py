@@ -38,7 +38,7 @@ class WeightsPublisher:
         version = offer.version
         was_lost = version in self._job.publications
         keep = {version, version - 1, *self._job.validations.versions}
-        self._job.rollouts.count_outdated(keep)
+        self._job.rollouts.note_outdated(keep)
         self._job.publications.add(offer, keep)
         self._job.record.write(lambda: self._job.journal.save_publication(offer, keep))
         self._job.record.event(WeightsPublished(version=version))

@@ -30,7 +30,7 @@ def fleet_of(session: SessionRunner) -> Fleet:
         samples=totals.samples,
         previews=totals.previews,
         resumed=totals.resumed,
-        reissued=session.tally.reissued,
+        handed_on=session.tally.handed_on,
         failed=totals.failed,
         pools=tuple(
             PoolUse(pool, seconds)
@@ -52,11 +52,10 @@ def session_status(session: SessionRunner) -> JobStatus:
         wanted=totals.samples + session.groups.open_requests,
         workers=session.membership.statuses(),
         previews=totals.previews,
-        reissued=tally.reissued,
-        late_results=tally.late_results,
-        quarantined=tuple(tally.quarantined),
+        handed_on=tally.handed_on,
+        results_ignored=tally.results_ignored,
+        given_up=tuple(tally.given_up),
         preemptions=tally.preemptions,
-        dead_letters=len(session.system.dead_letters),
         note="counts are since the coordinator came back" if session.came_back else "",
         troubles=tuple(map(describe, session.roster.troubles())),
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
@@ -44,11 +45,12 @@ class SessionFolder:
         self.journal = Journal.open(path / NAME, owner=saved.session, least_term=1)
 
     @classmethod
-    def create(cls, runs: Path, saved: SavedSession) -> SessionFolder:
-        """Of a new session. What earlier ones have left is deleted: there is one at a time."""
+    def create(cls, runs: Path, saved: SavedSession, live: Collection[Path] = ()) -> SessionFolder:
+        """Of a new session. What earlier ones have left is deleted, but for the folders of those
+        that are `live`."""
         log.debug("session_creating", session=saved.session)
         for leftover in runs.glob(f"{_PREFIX}*"):
-            if not is_run(leftover):
+            if leftover not in live and not is_run(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
         path = runs / f"{_PREFIX}{saved.session}"
         try:
@@ -82,8 +84,3 @@ class SessionFolder:
         """Delete it."""
         self.close()
         await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
-
-
-def is_session(path: Path) -> bool:
-    """Whether a folder is that of a session."""
-    return (path / _FILE).exists()

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import structlog
 
 from spotlight.actors.coordinator.session.recent_pace import RecentPace
 from spotlight.actors.coordinator.session.session_fleet import fleet_of, session_status
@@ -34,7 +33,6 @@ from spotlight.actors.coordinator.session.session_groups import (
     window_start,
 )
 from spotlight.actors.coordinator.submissions import SessionFiles
-from spotlight.actors.coordinator.tenant.event_log import EventLog
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.actors.coordinator.tenant.request_queue import Ended
@@ -69,8 +67,6 @@ from spotlight.policies.run_tally import RunTally
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_events import RunEvent
 from spotlight.types import BundleOffer, SamplingSettings
-
-log = structlog.get_logger(__name__)
 
 _MOST_REPORTS = 32_768
 """Most reports that wait at the dispatcher."""
@@ -113,11 +109,11 @@ class SessionRunner(Tenant):
         self.tally = RunTally()
         """The tally of what happened since this coordinator began with the session."""
         service = setup.service()
-        self._log = EventLog(service.title)
         listen_s = around.timings.coordinator.listen_s if setup.came_back else 0.0
         super().__init__(
             around,
             service,
+            service.log(),
             journal=JobJournal(setup.folder.journal, around.store, self._fail),
             profile=StepProfile(setup.files.checkpoint.fingerprint, StepTimes()),
             came_back=setup.came_back,
@@ -191,7 +187,7 @@ class SessionRunner(Tenant):
     def event(self, event: RunEvent) -> None:
         """There is no run folder to write it to."""
         self.tally.note(event)
-        self._log.event(event)
+        self.log.event(event)
 
     def report(self) -> JobStatus:
         """How the session is."""
@@ -204,7 +200,7 @@ class SessionRunner(Tenant):
         self.ended = msgspec.structs.replace(
             self.report(), phase="finished", outcome=outcome, reason=reason
         )
-        log.info("session_ended", job=self.ended.job, outcome=outcome, reason=reason)
+        self.log.lines.info("session_ended", outcome=outcome, reason=reason)
         self.briefing.end_job()
         self.around.coordinator.tenant_ended(self)
 
@@ -288,7 +284,7 @@ class SessionRunner(Tenant):
             try:
                 pictures[key] = await self.store.offer(key)
             except TransferFailed as error:
-                log.error("picture_lost", reason=str(error))
+                self.log.lines.error("picture_lost", reason=str(error))
         return GroupsDone(self.groups.told(numbers, pictures))
 
     def _remove(self, numbers: tuple[int, ...]) -> list[GroupOrder]:

@@ -29,6 +29,7 @@ from spotlight.actors.protocol import (
     ReturnLease,
 )
 from spotlight.actors.runtime import Actor, handles
+from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.policies.requests.table import RequestTable
 from spotlight.timings import DispatchTimings
 
@@ -52,6 +53,7 @@ class Dispatcher(Actor):
         self._table = table
         self._tick_s = timings.tick_s
         self._journal = journal
+        self._log = LimitedLog(log)
         self.queue = RequestQueue(
             owner,
             self,
@@ -120,7 +122,8 @@ class Dispatcher(Actor):
 
     def _refuse_bundle(self, message: CommitSteps | Completed) -> Receipt:
         """Nothing of another one's is accepted, nor deleted."""
-        log.error("not_its_own_bundle", worker=message.worker, bundle=message.bundle.key)
+        worker, key = message.worker, message.bundle.key
+        self._log.error("not_its_own_bundle", about=worker, worker=worker, bundle=key)
         return Receipt(0)
 
     async def _tick(self) -> None:

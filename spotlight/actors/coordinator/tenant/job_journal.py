@@ -19,8 +19,10 @@ import structlog
 
 from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.tenant.rank import Rank
+from spotlight.actors.coordinator.tenant.request_plans import unexplored
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
+from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, Gain
@@ -28,7 +30,7 @@ from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
-from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD
+from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, RequestId, RequestKind
 
@@ -41,6 +43,8 @@ TERM_BITS = 32
 _REQUESTS = "request/"
 MADE_AGAIN = (_REQUESTS, "published/")
 """Beginnings of the records that mean nothing without the stores that they lead to."""
+_BEFORE_LAST = "before_last"
+"""The record of how the last iteration of a run began, which is over: see `begin_segment`."""
 _OF_PROMPT, _OF_CATEGORY = "known/prompt/", "known/category/"
 
 
@@ -265,9 +269,15 @@ class JobJournal:
         """An iteration begins."""
         self._write({f"{PROGRESS}{progress.completed:06d}": _encode(progress)})
 
-    def save_checkpoint(self, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
+    def save_checkpoint(
+        self,
+        checkpoint: Checkpoint,
+        validated: tuple[int, ...],
+        before_last: SavedProgress | None = None,
+    ) -> None:
         """Lost trainers begin again here, with these versions on record; earlier progress is not
-        needed, and what it taught is moved to where it is found prompt by prompt.
+        needed, and what it taught is moved to where it is found prompt by prompt. `before_last`:
+        how the last iteration of the run began, if a longer run is to do it again.
         """
         progress = self.progress()
         changes: dict[str, bytes | None] = dict.fromkeys(
@@ -281,6 +291,7 @@ class JobJournal:
         changes |= {_OF_PROMPT + key: _encode(each) for key, each in taught.prompts.items()}
         changes |= {_OF_CATEGORY + key: _encode(each) for key, each in taught.categories.items()}
         log.debug("checkpoint_saved", completed=checkpoint.completed, validated=validated)
+        changes[_BEFORE_LAST] = None if before_last is None else _encode(before_last)
         self._write({**changes, "checkpoint": _encode(checkpoint)})
 
     def save_publication(self, offer: WeightsOffer, keep: set[int]) -> None:
@@ -353,6 +364,65 @@ def identify(journal: Journal, name: str, rng: random.Random, owner: str) -> Ide
     return identity
 
 
+def begin_segment(folder: RunFolder, iterations: int) -> None:
+    """A run begins, or goes on, with the job that its folder was opened with, of so many
+    iterations. A run that is to get longer than it was goes on before its last iteration, so that
+    it explores for the one after that, as if it had been as long from the start."""
+    journal = folder.journal
+    if journal.get(_BEFORE_LAST) is not None:
+        before = _decode(journal, _BEFORE_LAST, SavedProgress)
+        completed = before.completed
+        if iterations > completed + 1:
+            checkpoint = Checkpoint(completed, checkpoint_path(completed))
+            journal.write(
+                {
+                    f"{PROGRESS}{completed + 1:06d}": None,
+                    f"{PROGRESS}{completed:06d}": _encode(before),
+                    "checkpoint": _encode(checkpoint) if completed else None,
+                    _BEFORE_LAST: None,
+                    RECORDS_AHEAD: b"",
+                }
+            )
+    folder.begin_segment()
+
+
+def forked(
+    source: Journal, job: JobSpec, completed: int, validated: tuple[int, ...], rng: random.Random
+) -> dict[str, bytes]:
+    """What a new run has on record that begins where another one stood after so many iterations.
+
+    Args:
+        source: the journal of the other one.
+        validated: weights versions on record by then.
+        rng: source of its name and token.
+    """
+    identity = _decode(source, "identity", Identity)
+    job_id, token = f"{job.name}-{rng.getrandbits(48):012x}", f"{rng.getrandbits(128):032x}"
+    own = msgspec.structs.replace(identity, job_id=job_id, token=token)
+    records = {"identity": _encode(own), "prompts": source.get("prompts") or b"{}"}
+    progress = _progress_at(source, completed)
+    if progress is None:
+        progress = SavedProgress(completed, unexplored(job, completed), ())
+    else:
+        known = (_OF_PROMPT, _OF_CATEGORY)
+        records |= {key: body for prefix in known for key, body in source.items(prefix)}
+    progress = msgspec.structs.replace(progress, validated=validated)
+    records[f"{PROGRESS}{completed:06d}"] = _encode(progress)
+    if completed:
+        records["checkpoint"] = _encode(Checkpoint(completed, checkpoint_path(completed)))
+    return records
+
+
+def _progress_at(journal: Journal, completed: int) -> SavedProgress | None:
+    """With what a run went on after so many iterations, if that can be told from its journal."""
+    for key in (_BEFORE_LAST, f"{PROGRESS}{completed:06d}"):
+        if journal.get(key) is not None:
+            progress = _decode(journal, key, SavedProgress)
+            if progress.completed == completed:
+                return progress
+    return None
+
+
 def require_same_prompts(journal: Journal, digests: Mapping[str, str]) -> None:
     """A run has the prompts that it began with, of which these are digests by the field of the job
     that names them. A new run, or one of a version that kept none, keeps these.
@@ -391,6 +461,6 @@ def _decode(journal: Journal, key: str, kind: type[RecordT]) -> RecordT:
     except msgspec.MsgspecError as error:
         version = journal.version_of(key)
         raise JournalError(
-            f"the journal's record {key} cannot be read ({error}); Spotlight {version} wrote it:"
-            " resume with that version"
+            f"the journal's record {key} cannot be read ({error})",
+            f"Spotlight {version} wrote it: resume with that version",
         ) from error

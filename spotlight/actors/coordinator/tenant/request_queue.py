@@ -270,7 +270,7 @@ class RequestQueue:
         match instruction:
             case GrantLease(worker, lease, requests, commits, commit_every):
                 grant = Grant(lease, requests, commits, commit_every)
-                log.debug("lease_granted", lease=lease)
+                log.debug("lease_granted", worker=worker, lease=lease)
                 if not self._tell(worker, grant):
                     self.carry_out(self._table.unreachable(worker, lease, self._now()))
             case RevokeLeases(worker, leases):

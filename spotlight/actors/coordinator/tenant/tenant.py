@@ -28,6 +28,7 @@ from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol import (
     CancelJob,
     JobStatus,
@@ -101,6 +102,10 @@ class Service:
     trained_on: tuple[RequestKind, ...] = ("rollout",)
     """The samples of these kinds of requests are needed when they are done."""
 
+    def log(self) -> TenantLog:
+        """A log whose lines say whose they are."""
+        return TenantLog(self.id, self.title, self.owner)
+
 
 class Tenant(Actor, ABC):
     """See the module's docstring.
@@ -108,6 +113,7 @@ class Tenant(Actor, ABC):
     Args:
         around: what the coordinator gives it.
         service: what it wants.
+        log: tells operators of it.
         journal: of its folder.
         profile: how long the steps of its model take.
         came_back: an earlier one was ended in the middle, and its nodes may be there.
@@ -118,13 +124,14 @@ class Tenant(Actor, ABC):
         self,
         around: Surroundings,
         service: Service,
+        log: TenantLog,
         *,
         journal: JobJournal,
         profile: StepProfile,
         came_back: bool,
         listen_s: float,
     ) -> None:
-        self.around, self.service = around, service
+        self.around, self.service, self.log = around, service, log
         self.store, self.nodes, self.timings = around.store, around.fleet, around.timings
         self.journal, self.profile, self.came_back = journal, profile, came_back
         self.status = JobStatus(job=service.title, phase="preparing")

@@ -1,0 +1,95 @@
+"""What comes after a run: the same one further, another one from there, or its weights in a format
+that others load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from spotlight.cli.options import JoinOption, PriorityOption, SetOption, WeightOption
+from spotlight.cli.reaching import asking
+from spotlight.types import ExportedWeights, ExportFormat
+
+
+def resume(
+    run: Annotated[Path, typer.Argument(help="Folder of a run that has ended, however it did.")],
+    changes: SetOption = None,
+    weight: WeightOption = 1.0,
+    priority: PriorityOption = 0,
+    join: JoinOption = "",
+) -> None:
+    """Have a running coordinator go on with a run, with the changes that --set names. On this
+    machine alone, `spotlight run --resume RUN` does the same."""
+    from spotlight.store.run_folder import read_continued
+
+    folder = run.resolve()
+    job, wanted = read_continued(folder, changes or ()), tuple(changes or ())
+    accepted = asking(
+        join,
+        lambda client: client.submit(
+            job, str(folder), resume=True, changes=wanted, weight=weight, priority=priority
+        ),
+    )
+    said = f"submitted `{job.name}`, id {accepted.job_id}"
+    typer.echo(f"{said}; its files are in {accepted.run_folder}")
+
+
+def fork(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN@ITERATION",
+            help="A run folder, and after how many iterations; RUN@last for its last checkpoint.",
+        ),
+    ],
+    changes: SetOption = None,
+    run_folder: Annotated[
+        Path | None,
+        typer.Option("--run-folder", help="The new run's folder; default: beside the run."),
+    ] = None,
+) -> None:
+    """Make a run folder that begins from a checkpoint which a run has kept, perhaps with changes
+    that --set names; the run itself stays as it is."""
+    from spotlight.running.forking import make_fork, plan_fork
+
+    planned = plan_fork(run, changes or (), run_folder)
+    make_fork(planned)
+    typer.echo(f"{planned.folder}: begins after {planned.completed} iterations of {planned.run}")
+    typer.echo(f"continue with: spotlight run --resume {planned.folder}")
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="Run folder of a run, finished or not.")],
+    weights: Annotated[
+        ExportedWeights,
+        typer.Option(
+            help="best: the averaged weights with the best validation; checked: those that are best"
+            " by validation.rewards; ema: those of the newest checkpoint; newest: its weights as"
+            " trained."
+        ),
+    ] = "best",
+    format: Annotated[
+        ExportFormat,
+        typer.Option(
+            help="Who loads it: diffusers, (adapters only) peft, or as a whole pipeline both"
+            " diffusers and `model.checkpoint` of a job."
+        ),
+    ] = "diffusers",
+    to: Annotated[Path | None, typer.Option(help="A new folder; default RUN/exports/....")] = None,
+) -> None:
+    """Write the weights of a run in a format that others load."""
+    from spotlight.cli.processes import run_in_process
+    from spotlight.exports.plan import plan_export
+    from spotlight.preflight.checks import WORKER_MODULES, require_packages
+
+    plan = plan_export(
+        run.resolve(), weights=weights, format=format, folder=to.resolve() if to else None
+    )
+    require_packages(WORKER_MODULES, "worker", "an export needs")
+    code = run_in_process("spotlight.exports.process", plan, "the export")
+    if code:
+        raise typer.Exit(code)
+    score = "" if plan.score is None else f", validation {plan.score:.3f}"
+    typer.echo(f"weights after {plan.iteration} iterations{score}: {plan.folder}")
