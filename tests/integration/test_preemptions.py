@@ -15,8 +15,10 @@ import psutil
 import pytest
 
 from benchmarks.live.run_comparison import differences
+from spotlight.actors.protocol import JobStatus
 from spotlight.errors import ActorError, UserError
-from spotlight.running.client import get_status
+from spotlight.join_token import JoinToken
+from spotlight.running.client import connect
 from spotlight.running.join_option import resolve
 from tests.integration.conftest import (
     SPOTLIGHT,
@@ -77,9 +79,13 @@ class _Run:
         """How many answers were refused so far."""
         try:
             join = resolve("--join", f"@{self.token}")
-            return asyncio.run(get_status(join)).results_ignored
+            return asyncio.run(self._status(join)).results_ignored
         except (ActorError, UserError):  # it has ended
             return 0
+
+    async def _status(self, join: JoinToken) -> JobStatus:
+        async with connect(join) as client:
+            return await client.status()
 
     def has(self, event: str, count: int = 1, **fields: object) -> bool:
         """Whether this was recorded so often."""
