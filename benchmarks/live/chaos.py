@@ -148,6 +148,9 @@ async def _run_cases(
             _back_within_iteration(ran.events),
             str(folder) if ran.problems else "",
         )
+        if undisturbed[job.name].parent == folder:
+            kept = base / f"undisturbed-{job.name}"
+            undisturbed[job.name] = Path(shutil.move(undisturbed[job.name], kept))
         if not ran.problems:
             shutil.rmtree(folder)
         sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
@@ -187,7 +190,7 @@ async def _run_on_cluster(
     async with cluster, connect(cluster.join) as client:
         await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
         if job.name not in undisturbed:
-            calm = folder.with_name(f"undisturbed-{job.name}")
+            calm = folder / "undisturbed"
             ran = await _run_job(job, calm, cluster, client, faults=())
             if ran.problems:
                 raise RuntimeError(f"the undisturbed run failed: {ran.problems}; see {folder}")
