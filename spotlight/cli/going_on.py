@@ -1,5 +1,4 @@
-"""What comes after a run: the same one further, another one from there, or its weights in a format
-that others load."""
+"""What comes after a run: going on with it, further or another way, and its weights for others."""
 
 from __future__ import annotations
 
