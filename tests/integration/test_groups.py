@@ -42,7 +42,6 @@ from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.fork_launcher import ForkLauncher
 from spotlight.actors.runtime.launcher import ProcessHandle
-from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
@@ -173,7 +172,7 @@ class _Site:
         found: list[float] = []
         for batch in (self.requests[:4], self.requests[-4:]):
             prompts, seeds = [r.prompt for r in batch], [r.seed for r in batch]
-            plain = sample(self.model, prompts, seeds, settings_of(batch[0])).latents
+            plain = sample(self.model, prompts, seeds, batch[0].settings).latents
             for request, latents in zip(batch, plain, strict=True):
                 result = self.coordinator.results[request.id]
                 tensors = unpack(await fetch(result.bundle))
