@@ -314,6 +314,7 @@ class Coordinator(Actor):
                     " can go on with it"
                 )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
+            begin_segment(folder, job.iterations)
             queued = QueuedJob(
                 id=identity.job_id,
                 name=job.name,
