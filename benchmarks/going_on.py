@@ -57,7 +57,7 @@ SPECS = (ModelSpec(checkpoint=BASE), ModelSpec(checkpoint=BASE, tuning="lora", l
 TRAINED = 5
 """Iterations in the checkpoint that others begin with."""
 SEEDS = range(2)
-"""Of the images that are scored."""
+"""The seeds of the images that are scored."""
 
 
 def continued(exploration: Mapping[str, Any], short: int, long: int) -> bool:

@@ -134,7 +134,7 @@ def test_a_run_goes_on_where_the_last_one_ended_in_whatever_company(pair: Pair) 
     assert torch.allclose(denoising.result().latents, plain.latents, atol=1e-5)
 
 
-@pytest.mark.parametrize("broken_after", range(1, 6))
+@pytest.mark.parametrize("broken_after", [1, 4])
 def test_a_group_goes_on_from_a_commit_of_a_solver_that_looks_back_with_the_same_bits(
     pair: Pair, broken_after: int
 ) -> None:
