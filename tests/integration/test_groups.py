@@ -40,13 +40,8 @@ from spotlight.actors.protocol import (
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, handles
-<<<<<<< HEAD
-from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
-=======
 from spotlight.actors.runtime.fork_launcher import ForkLauncher
 from spotlight.actors.runtime.launcher import ProcessHandle
-from spotlight.actors.worker.commit_bundles import settings_of
->>>>>>> merge
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
