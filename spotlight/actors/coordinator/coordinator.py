@@ -101,9 +101,9 @@ TenantT = TypeVar("TenantT", bound=Tenant)
 BegunT = TypeVar("BegunT")
 
 MOST_SUBMISSIONS = 16
-"""So many are read, or wait for it, at a time."""
+"""No more submissions are read at a time."""
 MOST_LAST = 100
-"""Of so many that have ended all of the last status is kept."""
+"""The whole last status is kept of as many jobs that have ended."""
 MAILBOX = 8192
 """Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
 at once."""
