@@ -35,6 +35,7 @@ from benchmarks.live.run_comparison import differences
 from benchmarks.live.tiny_jobs import job_data
 from benchmarks.report import Report
 from spotlight.store.memory_folder import remove_leftovers
+from spotlight.store.record_files import whole_event_lines
 from spotlight.store.secret_files import write_secret_file
 from spotlight_simulation.ports import unused_port
 
@@ -214,7 +215,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def _events(run: Path, kind: str) -> list[dict[str, Any]]:
-    return [event for event in _lines(run / "events.jsonl") if event["event"] == kind]
+    return [event for event in map(json.loads, whole_event_lines(run)) if event["event"] == kind]
 
 
 def _trained(run: Path) -> int:
