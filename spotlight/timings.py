@@ -327,6 +327,8 @@ class NodeTimings(_Ordered):
     """A worker with which no group forms is alone for so long."""
     failure_window_s: float = 300.0
     """Three failures of the same group within this time count as one fault."""
+    logs_s: float = 10.0
+    """It is looked so often whether the logs of workers are large."""
 
     ORDER: ClassVar[dict[str, str]] = {
         "silent_s > 3 * ask_alone_s": (

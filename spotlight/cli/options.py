@@ -33,8 +33,11 @@ SetOption = Annotated[
         " repeatedly.",
     ),
 ]
-ResumeOption = Annotated[
-    Path | None, typer.Option("--resume", help="Continue the run in this folder.")
+WaitOption = Annotated[
+    bool, typer.Option("--wait", help="Wait until the job has ended; the exit code says how.")
+]
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="Show the job until it has ended; the exit code says how.")
 ]
 YesOption = Annotated[
     bool, typer.Option("--yes", help="Do it even if a job cannot train then, and has to wait.")

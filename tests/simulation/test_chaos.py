@@ -93,7 +93,8 @@ def test_the_command_prints_what_took_effect() -> None:
     assert result.exit_code == 0
     assert "kill_node" in result.output
     assert "2 seeds in" in result.output
-    assert "1 jobs, on 0 clusters several at once, and 1 sessions" in result.output.replace("\n", " ")
+    words = " ".join(result.output.split())
+    assert "1 jobs, on 0 clusters several at once, and 1 sessions" in words
 
 
 def test_the_command_replays_a_seed() -> None:

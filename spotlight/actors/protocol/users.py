@@ -200,7 +200,7 @@ class JobStatus(Message, frozen=True):
     wanted: int = 0
     """Samples that the rollout is to have."""
     images_per_s: float = 0.0
-    """Of the rollout that is under way, else of the latest."""
+    """It is that of the rollout which is under way, or else of the latest."""
     reward_mean: float | None = None
     """The mean of the latest samples that are all there; None before the first."""
     validation: tuple[tuple[float, float], ...] = ()

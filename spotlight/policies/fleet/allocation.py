@@ -96,13 +96,13 @@ class Allocation:
         self._owed: dict[str, float] = {}
         """Worker-seconds, by borrower with a share."""
         self._growth: dict[str, float] = {}
-        """By how much each debt has grown per second since the last decision."""
+        """Each debt has grown by this per second since the last decision."""
         self._at = 0.0
         """When that was."""
         self._held: dict[str, str] = {}
-        """By whom reserved nodes are held."""
+        """The borrower that holds each reserved node that is held."""
         self._since: dict[str, tuple[str, float]] = {}
-        """Since when each node has worked for whom."""
+        """The tenant of each node, and since when it works for it."""
 
     def owed(self, tenant: str) -> float:
         """Worker-seconds that a borrower has had too little as of the last decision; negative if it
@@ -216,7 +216,7 @@ class _Shared:
         since: Mapping[str, tuple[str, float]],
     ) -> None:
         self.weights = _weights(borrowers)
-        """Of the borrowers that have a share, those who began first first."""
+        """The weights of the borrowers that have a share; those who began first come first."""
         self.loads_s = {borrower.id: borrower.load_s for borrower in borrowers}
         self.owners = {node.name: _owner(node) for node in nodes}
         """Whom each node works for, or will when it has given its work back."""
