@@ -53,7 +53,7 @@ class Shares(NamedTuple):
     """What came of hours of three jobs."""
 
     share_error: float
-    """By how much of its share a job had too little or too much, at most."""
+    """This is by how much of its share a job had too little or too much, at most."""
     moves_per_hour: float
     lost_to_moves: float
     """The part of the nodes' time."""
