@@ -1,4 +1,5 @@
-"""What comes after a run: going on with it, further or another way, and its weights for others."""
+"""What comes after a run: the same one further, another one from there, or its weights in a format
+that others load."""
 
 from __future__ import annotations
 
@@ -7,12 +8,14 @@ from typing import Annotated
 
 import typer
 
-from spotlight.cli.jobs import submit
+from spotlight.cli.completing import run_names
 from spotlight.cli.options import (
     JoinOption,
     JsonOption,
     PriorityOption,
     SetOption,
+    WaitOption,
+    WatchOption,
     WeightOption,
 )
 from spotlight.cli.reaching import asking
@@ -24,28 +27,32 @@ def resume(
         str,
         typer.Argument(
             metavar="RUN|JOB",
-            help="Folder of a run that has ended, however it did, or id or name of its job.",
+            help="Folder of a run that has ended, or the name of it or its job.",
+            autocompletion=run_names,
         ),
     ],
     changes: SetOption = None,
     weight: WeightOption = 1.0,
     priority: PriorityOption = 0,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait until the job has ended; the exit code says how."),
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the job until it has ended, as `watch` does.")
-    ] = False,
+    wait: WaitOption = False,
+    watch: WatchOption = False,
     join: JoinOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Have a coordinator go on with a run, with the changes that --set names. Without a
-    coordinator, `spotlight run --resume RUN` does the same on this machine."""
-    folder = Path(run)
-    if not folder.exists() and "/" not in run:
-        folder = Path(asking(join, lambda client: client.status(run)).run_folder or run)
-    submit(None, folder, None, changes, "", weight, priority, wait, watch, join, as_json)
+    """Have a coordinator go on with a run that has ended, perhaps with changes (--set)."""
+    from spotlight.cli.jobs import go_on_with
+    from spotlight.cli.run_choice import choose_run
+    from spotlight.store.run_folder import read_continued
+
+    folder = choose_run(run, join).resolve()
+    job, wanted = read_continued(folder, changes or ()), tuple(changes or ())
+    accepted = asking(
+        join,
+        lambda client: client.submit(
+            job, str(folder), resume=True, changes=wanted, weight=weight, priority=priority
+        ),
+    )
+    go_on_with(accepted, join, wait=wait, watch=watch, as_json=as_json)
 
 
 def fork(

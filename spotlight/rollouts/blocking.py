@@ -45,6 +45,7 @@ class BlockingRollouts:
         tensors: bool = True,
         host: str = "",
         store: Path | str | None = None,
+        weight: float = 1.0,
     ) -> Iterator[BlockingRollouts]:
         """See `Rollouts.connect`."""
         opened = Rollouts.connect(
@@ -56,6 +57,7 @@ class BlockingRollouts:
             tensors=tensors,
             host=host,
             store=store,
+            weight=weight,
         )
         with _in_thread(opened) as rollouts:
             yield rollouts

@@ -85,11 +85,13 @@ class Connection:
     unpack: Callable[[bytes], Mapping[str, Tensor]]
     """The tensors in these bytes."""
     timings: Timings
+    weight: float = 1.0
+    """The share of the nodes is in proportion to it."""
 
 
 @asynccontextmanager
 async def connected(
-    join: JoinToken, work: WorkSpec, *, host: str, store: Path | str | None
+    join: JoinToken, work: WorkSpec, *, host: str, store: Path | str | None, weight: float = 1.0
 ) -> AsyncIterator[Connection]:
     """A connection to the coordinator that a token names; see `Rollouts.connect`."""
     log_to_the_program()
@@ -122,6 +124,7 @@ async def connected(
             lambda offer: fetch(offer, timings.transfers),
             _unpack,
             timings,
+            weight,
         )
 
 

@@ -64,6 +64,7 @@ class Rollouts:
             work,
             offers=self._publications.offers,
             program=self,
+            weight=connection.weight,
             timings=connection.timings,
         )
         self._numbers = itertools.count(1)
@@ -89,6 +90,7 @@ class Rollouts:
         tensors: bool = True,
         host: str = "",
         store: Path | str | None = None,
+        weight: float = 1.0,
     ) -> AsyncIterator[Rollouts]:
         """Use the nodes of a coordinator for as long as the context lasts.
 
@@ -104,16 +106,17 @@ class Rollouts:
             host: address of this machine that nodes reach it by, to pull weights; found out unless
                 given.
             store: folder for the weights that are published, instead of shared memory.
+            weight: the share of the nodes is in proportion to it where jobs and loops share them.
 
         Raises `JobError` or `CheckpointError` for what cannot be done, `RequestRefused` if the
-        coordinator runs something else, and `ActorError` if it does not answer: `NotAdmitted` if
+        coordinator says no, and `ActorError` if it does not answer: `NotAdmitted` if
         it does not know the token, `NotAllowed` if that is for something else, `OtherVersion` if it
         is of another build of Spotlight.
         """
         work = work_of(model, sampler, rewards, threads)
         token = await asyncio.to_thread(resolve, "join", join)
         async with (
-            connected(token, work, host=host, store=store) as connection,
+            connected(token, work, host=host, store=store, weight=weight) as connection,
             cls._begun(connection, work, tensors=tensors) as rollouts,
         ):
             yield rollouts

@@ -70,6 +70,7 @@ class SessionLink:
         session: names it, unlike any other.
         offers: the weights that are published and kept, by version.
         program: whose session it is.
+        weight: the share of the nodes is in proportion to it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class SessionLink:
         *,
         offers: Mapping[int, WeightsOffer],
         program: Rollouts,
+        weight: float = 1.0,
         timings: Timings = Timings(),
     ) -> None:
         self._system = system
@@ -89,6 +91,7 @@ class SessionLink:
         self._work = work
         self._offers = offers
         self._program = program
+        self._weight = weight
         self._timings = timings
         self._open: dict[int, GroupOrder] = {}
         """Submitted, and not delivered yet."""
@@ -234,7 +237,7 @@ class SessionLink:
 
     async def _ask_to_begin(self, *, goes_on: bool) -> SessionBegan:
         message, timings = (
-            BeginSession(self._session, self.user, self._work, goes_on),
+            BeginSession(self._session, self.user, self._work, goes_on, self._weight),
             self._timings,
         )
         # To begin it reads files; to go on it need not, and is asked again in time.

@@ -195,12 +195,6 @@ async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
         await system.aclose()
 
 
-async def get_status(join: JoinToken) -> JobStatus:
-    """One look."""
-    async with connect(join) as client:
-        return await client.status()
-
-
 async def end_of_token(join: JoinToken) -> str:
     """How a token has ended, in a line that says what to do; empty if it has not."""
     async with connect(join) as client:

@@ -65,13 +65,12 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return refuse
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
-def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path, command: str) -> None:
-    line = refusal(command, "--resume", tmp_path, "--run-folder", tmp_path / "other")
+def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("run", "--resume", tmp_path, "--run-folder", tmp_path / "other")
     assert "--run-folder: a run that is resumed stays in its folder" in line
 
 
-@pytest.mark.parametrize("words", [("run", "--resume"), ("submit", "--resume"), ("resume",)])
+@pytest.mark.parametrize("words", [("run", "--resume"), ("resume",)])
 def test_a_change_that_a_run_may_not_have_is_refused(
     refusal: Any, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
@@ -86,7 +85,7 @@ def test_a_change_that_a_run_may_not_have_is_refused(
     assert {file: file.read_bytes() for file in run.iterdir()} == before
 
 
-@pytest.mark.parametrize("words", [("resume",), ("fork",)])
+@pytest.mark.parametrize("words", [("run", "--resume"), ("fork",)])
 def test_what_is_no_run_cannot_be_gone_on_with(
     refusal: Any, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
@@ -106,10 +105,9 @@ def test_a_job_that_begins_with_nothing_is_refused(refusal: Any, tmp_path: Path)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
-def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path, command: str) -> None:
+def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path) -> None:
     for words in ((), ("job.yaml", "--resume", tmp_path)):
-        assert "give either a job file or --resume RUN" in refusal(command, *words)
+        assert "give either a job file or --resume RUN" in refusal("run", *words)
 
 
 @pytest.mark.parametrize(

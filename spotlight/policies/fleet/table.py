@@ -88,6 +88,9 @@ from spotlight.record.run_events import (
 from spotlight.timings import RejoinTimings, SharingTimings
 from spotlight.types import WorkerState
 
+_FEW_NODES = 64
+_SHARE_PAUSE_S = 0.0002
+"""Many nodes are shared out at most so often for each: that takes some tens of microseconds."""
 SENT_AT_ONCE = 64
 """How many plans are sent in one turn of the loop: 3 ms."""
 MOST_GONE = 64
@@ -114,6 +117,8 @@ class FleetTable(Generic[WordT, TaskT]):
         self._allocation = Allocation(sharing)
         self._shared_at = -math.inf
         """When nodes were shared out last."""
+        self._share_is_due = False
+        """Something has happened since that changes who has which."""
         self._begun = 0
         """How many tenants have begun."""
         self._number = 0
@@ -228,8 +233,8 @@ class FleetTable(Generic[WordT, TaskT]):
                 yield NodeCame(name)
             if row.tenant:
                 yield PassOn(name, row.tenant)
-            if came or now >= self._shared_at + self._sharing.look_s:
-                yield from self._share(now)
+            if came or self._share_is_due or now >= self._shared_at + self._sharing.look_s:
+                yield from self._share_soon(now)
         epochs = {worker.epoch for worker in word.workers}
         row.sick = tuple(worker for worker in row.sick if worker.epoch in epochs)
         yield self._answer(row)
@@ -250,7 +255,7 @@ class FleetTable(Generic[WordT, TaskT]):
                 self._remember(name, row.word, reason, now)
                 had_left, announced = row.word.left, row.word.notice is not None
                 yield NodeGone(name, row.tenant, address, reason, had_left, announced)
-                yield from self._share(now)
+                yield from self._share_soon(now)
 
     def _remember(self, name: str, word: WordT, reason: str, now: float) -> None:
         state: Literal["left", "lost"] = "left" if word.left else "lost"
@@ -364,8 +369,18 @@ class FleetTable(Generic[WordT, TaskT]):
         ]
         return tenant.tenant if sum(others) < tenant.terms.ranks else ""
 
+    def _share_soon(self, now: float) -> Iterator[Instruction]:
+        """Share the nodes out, if they are few; of many that come or go at once each costs little,
+        since what is due waits for a later report."""
+        nodes = len(self.nodes)
+        pause_s = nodes * _SHARE_PAUSE_S if nodes > _FEW_NODES else 0.0
+        if now >= self._shared_at + pause_s:
+            yield from self._share(now)
+        else:
+            self._share_is_due = True
+
     def _share(self, now: float) -> Iterator[Instruction]:
-        self._shared_at = now
+        self._shared_at, self._share_is_due = now, False
         for each in self._allocation.decide(now, self.borrowers(), self.lendable()):
             match each:
                 case Lend(node, tenant):
