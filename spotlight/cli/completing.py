@@ -18,7 +18,7 @@ from spotlight.errors import SpotlightError
 if TYPE_CHECKING:
     from spotlight.running.client import CoordinatorClient
 
-LIMIT_S = 2.0
+LIMIT_S = 1.0
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:

@@ -30,7 +30,7 @@ class NodeLine(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     pool: str
     state: str
-    """The state of a `NodeStatus`; or `away`, `revoked` or `not let in`."""
+    """The state of a `NodeStatus`, or `away`, `revoked` or `not let in`."""
     workers: int = 0
     job: str = ""
     """The name of the job or session that it works for; empty if for none."""

@@ -34,7 +34,6 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
-from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.step_group import SoloSteps
@@ -47,7 +46,7 @@ from spotlight.diffusion.samplers import Denoising, sample
 from spotlight.timings import Timings
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
-from spotlight.types import Commit, Request
+from spotlight.types import BundleOffer, Commit, Request
 from spotlight_simulation.memory_network import MemoryTransport
 
 STEPS = 6
@@ -212,6 +211,8 @@ class GroupCrew:
         self.messages: Counter[str] = Counter()
         """Sent between members, by type."""
         self._models = list(models)
+        self._offers: dict[tuple[int, float], BundleOffer] = {}
+        """Of weights, by version and factor."""
         self._losing: Counter[str] = Counter()
         self._sparing: Counter[str] = Counter()
 
@@ -269,9 +270,11 @@ class GroupCrew:
         return Membership(*[worker.leader.ref] * 2, self.store.writable_by(worker.name))
 
     async def hold(self, worker: Crewman, version: int = 0, factor: float = 1.0) -> None:
-        state = {name: tensor * factor for name, tensor in self.weights.items()}
-        offer = self.store.put(f"weights/{version}-{worker.name}", pack(state))
-        plan = worker.planner.hold(version, offer)
+        if (version, factor) not in self._offers:
+            state = {name: tensor * factor for name, tensor in self.weights.items()}
+            offered = self.store.put(f"weights/{version}-{factor}", pack(state))
+            self._offers[version, factor] = offered
+        plan = worker.planner.hold(version, self._offers[version, factor])
         await worker.ask(plan)
         await until(
             lambda: (
@@ -347,7 +350,7 @@ def alone(model: DiffusionModel, weights: Tensors, requests: tuple[Request, ...]
     """What one process makes of a batch."""
     model.load_trainable_state(weights)
     prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
-    done = sample(model, prompts, seeds, settings_of(requests[0]))
+    done = sample(model, prompts, seeds, requests[0].settings)
     assert done.window_states is not None
     assert done.log_probs is not None
     return {

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,13 @@ from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
+from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import TransferFailed
+from spotlight.jobs import ModelSpec
 from spotlight.timings import DeliveryTimings, Timings, TransferTimings
 from spotlight.transport.tensors import BundleStore, fetch, upload
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -62,6 +66,25 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
+class ReadyEngine(TorchEngine):
+    """Gives out a model that is loaded already: members leave it as it was, but for its weights,
+    which they set before they denoise."""
+
+    def __init__(self, ready: DiffusionModel) -> None:
+        super().__init__()
+        self._ready = ready
+
+    def load(self, spec: ModelSpec) -> TorchModel:
+        assert spec == job().model
+        return TorchModel(self._ready)
+
+
+@cache
+def ready_models() -> tuple[DiffusionModel, DiffusionModel]:
+    """The tiny model twice, for all tests of a process."""
+    return load_model(job().model), load_model(job().model)
+
+
 class Worker:
     """A member in a process of its own, with a recorder as its leader."""
 
@@ -71,15 +94,16 @@ class Worker:
     context: WorkerContext
     shared: SharedModel
 
-    def __init__(self, store: BundleStore) -> None:
+    def __init__(self, store: BundleStore, engine: TorchEngine) -> None:
         self.store = store
+        self.engine = engine
         self.leases = 0
         self.planner = Planner()
 
     async def open(self, cluster: Cluster, name: str, weights: Tensors, timings: Timings) -> None:
         self.system = await cluster.system(name)
         self.leader = await reported_to(self.system)
-        engine = TorchEngine()
+        engine = self.engine
         self.context = WorkerContext(name, 1, "", timings=timings, fault_of=engine.fault_of)
         shared = self.shared = SharedModel(self.context, engine)
         self.member = await self.system.spawn(
@@ -232,7 +256,8 @@ async def two_workers(
     async with Cluster() as cluster:
         store = BundleStore(folder, token="token")
         await store.start()
-        pair = Worker(store), Worker(store)
+        first, second = ready_models()
+        pair = Worker(store, ReadyEngine(first)), Worker(store, ReadyEngine(second))
         for index, worker in enumerate(pair):
             await worker.open(cluster, f"w{index}", weights, timings)
         yield pair

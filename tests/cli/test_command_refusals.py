@@ -85,11 +85,9 @@ def test_a_change_that_a_run_may_not_have_is_refused(
     assert {file: file.read_bytes() for file in run.iterdir()} == before
 
 
-@pytest.mark.parametrize("words", [("run", "--resume"), ("fork",)])
-def test_what_is_no_run_cannot_be_gone_on_with(
-    refusal: Any, tmp_path: Path, words: tuple[str, ...]
-) -> None:
-    assert "is not a run folder: it has no config.yaml" in refusal(*words, tmp_path / "nothing")
+def test_what_is_no_run_cannot_be_forked(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("fork", tmp_path / "nothing")
+    assert "is not a run folder: it has no config.yaml" in line
 
 
 def test_a_fork_names_an_iteration_that_a_run_has_kept(refusal: Any, tmp_path: Path) -> None:

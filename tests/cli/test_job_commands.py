@@ -100,6 +100,33 @@ def test_a_job_is_submitted_with_its_share(
     assert coordinator.specs[0].iterations == 7
 
 
+def test_a_run_goes_on_with_changes(
+    coordinator: Coordinator, spotlight: Any, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run")
+    code, out, err = spotlight("resume", str(run), "--set", "iterations=80", "--weight", "2")
+    assert (code, err) == (0, "")
+    assert out.startswith("submitted as small-3f9a")
+    ((verb, name, folder, options),) = coordinator.asked
+    assert (verb, name, folder) == ("submit", "small", str(run))
+    assert (options["resume"], options["changes"]) == (True, ("iterations=80",))
+    assert options["weight"] == 2
+    assert coordinator.specs[0].iterations == 80
+
+
+def test_a_run_is_named_by_its_job_too(
+    coordinator: Coordinator, spotlight: Any, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run")
+    coordinator.statuses = [JobStatus(job="small", id="small-3f9a", run_folder=str(run))]
+    code, _, err = spotlight("resume", "small")
+    assert (code, err) == (0, "")
+    assert [asked[:3] for asked in coordinator.asked] == [
+        ("status", "small"),
+        ("submit", "small", str(run)),
+    ]
+
+
 def test_a_program_gets_the_id_as_json(coordinator: Coordinator, spotlight: Any, job: str) -> None:
     _, out, _ = spotlight("submit", job, "--json")
     assert json.loads(out)["job_id"] == "small-3f9a"

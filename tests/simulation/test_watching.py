@@ -187,4 +187,4 @@ def test_leases_of_weights_that_were_trained_again_are_caught(
         return may_adopt(wrong, number)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Leases, "may_adopt", any_of_before)
-    assert is_found("of before the weights were trained again", ["lose_trainers"])
+    assert is_found("of before the weights were trained again", ["lose_trainers"], range(8, 20))

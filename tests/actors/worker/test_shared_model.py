@@ -128,9 +128,18 @@ class Shared:
         await self.context.on_accelerator(work)
 
 
-@pytest.fixture(params=["full", "lora"])
-def process(request: pytest.FixtureRequest) -> Iterator[Shared]:
-    process = Shared(FULL if request.param == "full" else LORA)
+@pytest.fixture
+def tuned() -> JobSpec:
+    """What is trained; tests that need adapters say so."""
+    return FULL
+
+
+both_ways = pytest.mark.parametrize("tuned", [FULL, LORA], ids=["full", "lora"])
+
+
+@pytest.fixture
+def process(tuned: JobSpec) -> Iterator[Shared]:
+    process = Shared(tuned)
     yield process
     process.context.close()
 
@@ -146,6 +155,7 @@ def with_own_model(job: JobSpec, version: HeldVersion) -> Progress:
     return denoised(model)
 
 
+@both_ways
 async def test_a_rank_trains_as_if_nobody_denoised_in_between(process: Shared) -> None:
     far = other_weights(process.job, 0.02)
     first = alone(process.job)
@@ -180,6 +190,7 @@ async def test_a_rank_without_a_state_begins_with_the_checkpoint_whatever_is_in_
     assert_same_bits(process.rank().state().tensors, alone(process.job).state().tensors)
 
 
+@both_ways
 async def test_a_rank_that_goes_on_from_a_state_has_nothing_of_what_is_in_the_model(
     process: Shared,
 ) -> None:
@@ -213,6 +224,7 @@ async def test_training_that_fails_half_way_leaves_nothing_behind(
     assert_same_bits((await process.denoise(version)).tensors(), before.tensors())
 
 
+@both_ways
 async def test_the_model_is_left_as_it_was_loaded_but_for_its_weights(process: Shared) -> None:
     def modes() -> list[Any]:
         transformer = process.model.model.transformer
@@ -263,7 +275,7 @@ class Both(Worker):
     async def open_both(self, cluster: Cluster) -> None:
         weights = load_model(FULL.model).trainable_state()
         await self.open(cluster, "w", weights, PERSISTENT)
-        engine = TorchEngine()
+        engine = self.engine
         self.rank = await self.system.spawn(
             lambda: TrainerRank(self.context, engine, self.shared), "trainer-rank"
         )
@@ -279,7 +291,7 @@ async def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     async with Cluster() as cluster:
         store = BundleStore(tmp_path / "store", token="token")
         await store.start()
-        worker = Both(store)
+        worker = Both(store, TorchEngine())
 
         def counted(spec: Any, cache: Any) -> Any:
             worker.loads += 1

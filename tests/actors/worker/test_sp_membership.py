@@ -76,7 +76,7 @@ impatient = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("size", [1, 4])
 async def test_a_group_forms_and_every_member_says_so_once(crew: GroupCrew, size: int) -> None:
     workers = crew.workers[:size]
     epoch = await crew.form(*workers)
@@ -117,7 +117,7 @@ async def test_others_may_introduce_themselves_before_the_order_comes(crew: Grou
 
 
 @impatient
-@pytest.mark.parametrize(("spared", "lost"), [(0, 1), (0, 4), (2, 1), (3, 1), (4, 1), (2, 4)])
+@pytest.mark.parametrize(("spared", "lost"), [(0, 4), (2, 1), (3, 1)])
 async def test_words_that_are_lost_are_said_again(crew: GroupCrew, spared: int, lost: int) -> None:
     """Of two members, the first two introduce them, and others set entries."""
     crew.lose("Introduce", lost, after=spared)

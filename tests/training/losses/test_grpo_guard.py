@@ -29,7 +29,7 @@ def test_the_ratio_is_exactly_1_with_the_weights_that_sampled(kind: str) -> None
 def test_what_the_guard_adds_centres_the_ratio(kind: str) -> None:
     """Samples drawn by the old policy have a log-ratio of -b on average; the guard's is 0."""
     sampler = msgspec.structs.replace(NOISY, kind=kind)
-    model, count = FakeModel(), 4096
+    model, count = FakeModel(), 1024
     batch = make_batch(model, sampler, count=count)
     guard, plain = GRPOGuard(setup(GUARD, sampler)), FlowGRPO(setup(GUARD, sampler))
     terms = guard.terms(batch, range(count), range(count))
