@@ -21,6 +21,7 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: setup
+	@echo "The slow tests take about eleven minutes on two idle cores."
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal
 
 # Every moment of the sweeps, of which `make test` tries twelve, others every day.

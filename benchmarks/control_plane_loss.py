@@ -20,7 +20,9 @@ _OF_NODE = 8
 _CREDITS, _BATCH = 2, 2
 """What every report says, as a leader's does."""
 _EPOCH = 1
-_SETTINGS = SamplingSettings("ode", 10, None, 1.0, 0.0, None, 32, 64, _BATCH)
+_SETTINGS = SamplingSettings(
+    kind="ode", steps=10, height=32, width=64, noise_level=0.0, micro_batch=_BATCH
+)
 
 
 def _request(seed: int) -> Request:

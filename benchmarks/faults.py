@@ -41,6 +41,7 @@ from benchmarks.live.cluster import LiveCluster, one_reserved
 from benchmarks.live.network import LiveNetwork, Loopback, Namespaces, namespace_command
 from benchmarks.live.run import LiveRun, until_all_there
 from benchmarks.live.run_comparison import differences
+from benchmarks.live.tiny_jobs import job_data
 from benchmarks.report import Report
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
@@ -162,7 +163,7 @@ async def _run_all(
 
 async def _run_case(site: Site, case: Case, number: int) -> Outcome:
     loop = asyncio.get_running_loop()
-    job = _job(site.base, case.iterations)
+    job = job_from_data(job_data(site.base, "faults", iterations=case.iterations))
     if case.iterations not in site.undisturbed:
         calm = await _run_job(site, job, site.runs / f"undisturbed-{case.iterations}", None)
         if calm.live.problems:
@@ -269,32 +270,6 @@ def _worker(site: Site, ran: _Ran, who: str) -> int | None:
         node, index = SPOT, "0"
     process = site.cluster.nodes[node].worker(int(index))
     return process.pid if process is not None else None
-
-
-def _job(base: Path, iterations: int) -> JobSpec:
-    """Some ten seconds for eight iterations, on two cores."""
-    for kind, first, count in (("train", 0, 16), ("validation", 16, 4)):
-        numbers = range(first, first + count)
-        lines = "".join(f'the number "{n * 617 % 10000:04d}"\n' for n in numbers)
-        (base / f"{kind}.txt").write_text(lines)
-    return job_from_data(
-        {
-            "name": "faults",
-            "model": {"checkpoint": "builtin:ocr-tiny"},
-            "prompts": {
-                "train": str(base / "train.txt"),
-                "validation": str(base / "validation.txt"),
-                "per_iteration": 4,
-            },
-            "sampler": {"height": 16, "width": 48, "steps": 16, "micro_batch": 4},
-            "iterations": iterations,
-            "group_size": 8,
-            "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "options": {"times": 2}},
-            "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
-            "validation": {"seeds": 1, "every": 2},
-        }
-    )
 
 
 if __name__ == "__main__":

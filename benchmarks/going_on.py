@@ -26,11 +26,12 @@ from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dic
 from torch import Tensor
 
 from benchmarks.report import Report
+from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import family_of
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import JobSpec, LoraSpec, ModelSpec, job_from_data, job_to_yaml
 from spotlight.preflight.starts import find_start
 from spotlight.store.run_folder import checkpoint_path
@@ -56,7 +57,7 @@ SPECS = (ModelSpec(checkpoint=BASE), ModelSpec(checkpoint=BASE, tuning="lora", l
 TRAINED = 5
 """Iterations in the checkpoint that others begin with."""
 SEEDS = range(2)
-"""Of the images that are scored."""
+"""The seeds of the images that are scored."""
 
 
 def continued(exploration: Mapping[str, Any], short: int, long: int) -> bool:
@@ -82,7 +83,7 @@ def job_of(model: ModelSpec) -> JobSpec:
 
 def score(model: DiffusionModel, job: JobSpec) -> float:
     """The mean brightness of some images, weighted so that every pixel counts otherwise."""
-    settings = SamplerSettings.from_spec(job.sampler)
+    settings = sampling_settings(job.sampler, job.sampler.steps, None)
     prompts = [f'the number "{seed}"' for seed in SEEDS]
     with torch.no_grad():
         drawn = sample(model, prompts, SEEDS, settings)

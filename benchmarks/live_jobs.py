@@ -30,6 +30,7 @@ from benchmarks.live.cluster import COORDINATOR, LiveCluster
 from benchmarks.live.network import Loopback
 from benchmarks.live.run import POLL_S, LiveRun, until_all_there
 from benchmarks.live.run_comparison import differences
+from benchmarks.live.tiny_jobs import job_data
 from benchmarks.report import Report
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
@@ -120,7 +121,11 @@ def _figures(found: Rounds, base: Path) -> dict[str, Any]:
 
 async def _all_rounds(report: Report, base: Path, seed: int, *, quick: bool) -> Rounds:
     found, rng = Rounds(), random.Random(f"{seed} live jobs")
-    jobs = {name: _job(base, name, iterations=2 if quick else 5) for name in JOBS}
+    iterations = 2 if quick else 5
+    jobs = {
+        name: job_from_data(job_data(base, name, iterations=iterations, seed=seed))
+        for seed, name in enumerate(JOBS)
+    }
     folder = base / "cluster"
     cluster = LiveCluster(folder, Loopback(), NODES)
     async with cluster, connect(cluster.join) as client:
@@ -200,33 +205,6 @@ def _compare(live: LiveRun, quiet: Path, job: JobSpec, found: Rounds) -> None:
     found.problems += [f"{live.folder.name}: {problem}" for problem in problems]
     if not problems:
         shutil.rmtree(live.folder)
-
-
-def _job(base: Path, name: str, *, iterations: int) -> JobSpec:
-    """The jobs differ by their seeds."""
-    for kind, first, count in (("train", 0, 16), ("validation", 16, 4)):
-        numbers = range(first, first + count)
-        lines = "".join(f'the number "{n * 617 % 10000:04d}"\n' for n in numbers)
-        (base / f"{kind}.txt").write_text(lines)
-    return job_from_data(
-        {
-            "name": name,
-            "seed": JOBS.index(name),
-            "model": {"checkpoint": "builtin:ocr-tiny"},
-            "prompts": {
-                "train": str(base / "train.txt"),
-                "validation": str(base / "validation.txt"),
-                "per_iteration": 4,
-            },
-            "sampler": {"height": 16, "width": 48, "steps": 16, "micro_batch": 4},
-            "iterations": iterations,
-            "group_size": 8,
-            "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "options": {"times": 2}},
-            "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
-            "validation": {"seeds": 1, "every": 2},
-        }
-    )
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main() -> None:
     options = report.begin()
     adopt_orphans()
     seeds = range(report.times(3, quick=1))
-    iterations = 6 if options.quick else None
+    iterations = 3 if options.quick else None
     runs, others = list[dict[str, Any]](), list[dict[str, Any]]()
     with tempfile.TemporaryDirectory() as name:
         for seed in seeds:

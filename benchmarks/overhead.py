@@ -18,7 +18,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from benchmarks.report import Report
@@ -45,7 +44,7 @@ from spotlight.actors.runtime.launcher import PARENT, LocalLauncher
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import JobSpec, load_job
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.requests.pace import Pace
@@ -117,7 +116,7 @@ def _requests(job: JobSpec, count: int, round_number: int) -> tuple[Request, ...
 
 def _plain(model: Any, requests: tuple[Request, ...]) -> float:
     """Images per second of the plain loop."""
-    settings = SamplerSettings(**msgspec.structs.asdict(requests[0].settings))
+    settings = requests[0].settings
     size = settings.micro_batch
     loop = asyncio.new_event_loop()
     started = loop.time()
@@ -215,7 +214,7 @@ def main() -> None:
     report.begin()
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    report.add(run(_measure(count=128, rounds=report.times(15, quick=3))))
+    report.add(run(_measure(count=128, rounds=report.times(15, quick=1))))
     report.finish()
 
 

@@ -50,13 +50,13 @@ class _Extent:
     """How much is done."""
 
     losses: int
-    """Kills, and as many notices."""
+    """The number of kills, and of notices."""
     rounds: int
-    """Pairs of rounds with commits and without."""
+    """The number of pairs of rounds with commits and without."""
     batches: int
-    """Of such a round."""
+    """The batches of such a round."""
     steps: int
-    """Of a request."""
+    """The denoising steps of a request."""
     pause_s: float
 
 

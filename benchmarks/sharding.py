@@ -34,10 +34,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.report import Report, warnings_on_stderr
+from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.actors.protocol import state_key
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec, SamplerSpec, TrainingSpec
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.training.batches import TrainingBatch, deal, key
@@ -87,7 +88,9 @@ def batch_for(model: DiffusionModel) -> TrainingBatch:
     """Samples of the untrained model, and advantages from -2 to 2."""
     prompts = [f"picture number {number % 2}" for number in range(SAMPLES)]
     with torch.no_grad():
-        drawn = sample(model, prompts, range(SAMPLES), SamplerSettings.from_spec(SAMPLER))
+        drawn = sample(
+            model, prompts, range(SAMPLES), sampling_settings(SAMPLER, SAMPLER.steps, None)
+        )
     return TrainingBatch(prompts, drawn.latents, torch.linspace(-2, 2, SAMPLES))
 
 

@@ -56,6 +56,13 @@ def standard_streams(command: str) -> Iterator[None]:
     _require_written(command, output)
 
 
+def use_lossy_streams() -> None:
+    """Give this process standard output and errors that never fail: what cannot be written, as on a
+    full disk, is dropped, and what is written later may be there again."""
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        _use_own_stream(name, descriptor)
+
+
 def _require_written(command: str, output: _Output | None) -> None:
     sys.stdout.flush()
     problem = output.problem if output is not None else None
@@ -65,7 +72,7 @@ def _require_written(command: str, output: _Output | None) -> None:
 
 
 class _Output(io.RawIOBase):
-    """A stream that drops what cannot be written, and remembers why."""
+    """A stream that drops what cannot be written, and remembers why the first of it could not."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__()
@@ -83,11 +90,10 @@ class _Output(io.RawIOBase):
 
     def write(self, data: ReadableBuffer) -> int:
         view = memoryview(data)
-        if self.problem is None:
-            try:
-                return os.write(self._descriptor, view)
-            except OSError as error:
-                self.problem = error
+        try:
+            return os.write(self._descriptor, view)
+        except OSError as error:
+            self.problem = self.problem or error
         return view.nbytes
 
 

@@ -103,21 +103,36 @@ class RequestId(NamedTuple):
         return f"{kind}/{iteration}/"
 
 
-class SamplingSettings(Record, frozen=True):
-    """How a request is denoised; the fields are those of `diffusion.samplers.SamplerSettings`."""
+class SamplingSettings(Record, frozen=True, kw_only=True):
+    """Everything besides weights, prompt and seed that decides a sample."""
 
     kind: SamplerKind
     steps: int
-    shift: float | None
-    guidance: float
-    noise_level: float
-    window: tuple[int, int] | None
+    shift: float | None = None
+    guidance: float = 1.0
+    noise_level: float = 0.7
+    window: tuple[int, int] | None = None
+    """(first step, steps) where noise is added and recorded; None denoises without noise."""
     height: int
+    """The height of an image in pixels."""
     width: int
-    micro_batch: int
+    """The width of an image in pixels."""
+    micro_batch: int = 8
     solver: Solver = "euler"
     frames: int = 1
     text_tokens: int | None = None
+    """Prompts are padded to so many; None: as many as the encoder reads."""
+
+    def in_window(self, step: int) -> bool:
+        """Whether `step` adds noise."""
+        if self.window is None or self.kind == "ode":
+            return False
+        start, length = self.window
+        return start <= step < start + length
+
+    def looks_back(self, step: int) -> bool:
+        """Whether `step` uses what the step before foresaw, should it add no noise."""
+        return self.solver == "dpmpp_2m" and 2 <= step < self.steps - 1
 
 
 class Request(Record, frozen=True):

@@ -94,6 +94,8 @@ class ActorLogs:
         killed as soon as that is durable says so nowhere else."""
         self._plans: dict[tuple[str, str], int] = {}
         """The number of the plan that was followed last, by process and who plans."""
+        self._jobs_of_nodes: dict[str, str] = {}
+        """The latest job of each node's process."""
         self.drains: Counter[str] = Counter()
         """How many drains members heard of, by node."""
 
@@ -222,6 +224,10 @@ class ActorLogs:
 
     def _on_job_begun(self, actor: str, job: str) -> None:
         self.jobs[current_process()].add(actor)
+        if actor == "node":
+            if self._jobs_of_nodes.setdefault(current_process(), job) != job:
+                self._history.came_about("a node goes over to another job")
+            self._jobs_of_nodes[current_process()] = job
         if actor == "member" and self._worker.job != job:
             self._worker.job = job
             self._worker.commits.clear()

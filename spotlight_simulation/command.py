@@ -48,7 +48,9 @@ def try_many(first: int, count: int, processes: int) -> int:
         console.print(f"and {len(bad) - _SHOWN} seeds more")
     seconds = time.monotonic() - began
     sessions = sum(outcome.drove_session for outcome in outcomes)
-    drove = f"{count - sessions} jobs and {sessions} sessions"
+    several = sum(outcome.jobs > 1 for outcome in outcomes)
+    drove = f"{sum(outcome.jobs for outcome in outcomes) - sessions} jobs, on {several} clusters"
+    drove += f" several at once, and {sessions} sessions"
     console.print(f"{count} seeds in {seconds:.1f} s: {drove}, {len(bad)} with violations")
     if bad:
         console.print(f"replay one with: spotlight chaos --seed {bad[0].seed}")

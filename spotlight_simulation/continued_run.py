@@ -15,6 +15,7 @@ from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
 from spotlight.jobs.resuming import job_with
 from spotlight.record.run_events import SegmentBegan
+from spotlight.running.forking import make_fork, plan_fork
 from spotlight.store.run_folder import RunFolder
 from spotlight_simulation.chaos import scratch_folder, silence
 from spotlight_simulation.freezing import FreezableLoop
@@ -35,10 +36,16 @@ class ContinuedRun:
         exploration: fields of that section of the job.
         iterations: at first.
         changes: each is made, as `path=value`, when the run has ended, and it goes on.
+        fork_at: the first is made in a fork of the run after so many iterations, which goes on
+            instead of it.
     """
 
     def __init__(
-        self, exploration: Mapping[str, Any], iterations: int, *changes: str, seed: int = 0
+        self,
+        exploration: Mapping[str, Any],
+        iterations: int,
+        *changes: str,
+        fork_at: int | None = None,
     ) -> None:
         with (
             scratch_folder() as folder,
@@ -46,9 +53,8 @@ class ContinuedRun:
             asyncio.Runner(loop_factory=FreezableLoop) as runner,
         ):
             explores = {"candidates": 2, "budget": "fixed", **exploration}
-            job = chaos_job(folder, iterations=iterations, exploration=explores, seed=seed)
-            path = folder / "runs" / "run"
-            runner.run(_lives(folder, path, job, changes))
+            job = chaos_job(folder, iterations=iterations, exploration=explores, keep_checkpoints=3)
+            path = runner.run(_lives(folder, job, changes, fork_at))
             self.weights = max((path / "checkpoints").iterdir()).read_bytes()
             """Those of the last checkpoint: their name tells all samples that they came of."""
             self.configs: dict[str, Any] = {
@@ -75,17 +81,23 @@ def _timeless(metrics: msgspec.Struct) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if not key.endswith("_s")}
 
 
-async def _lives(folder: Path, path: Path, job: JobSpec, changes: Sequence[str]) -> None:
+async def _lives(folder: Path, job: JobSpec, changes: Sequence[str], fork_at: int | None) -> Path:
+    """Returns the run folder that went on last."""
+    path = folder / "runs" / "run"
     cluster = Cluster(0, folder, _NODES)
     async with cluster:
         await cluster.start_coordinator()
         for node in _NODES:
             await cluster.start_node(node.name)
         await _to_its_end(cluster, SubmitJob(job, str(path), resume=False))
-        for change in changes:
-            job = job_with(job, [change])
-            goes_on = SubmitJob(job, str(path), resume=True, changes=(change,))
-            await _to_its_end(cluster, goes_on)
+        for number, change in enumerate(changes):
+            job, made = job_with(job, [change]), [change]
+            if number == 0 and fork_at is not None:
+                fork = plan_fork(f"{path}@{fork_at}", made, None)
+                make_fork(fork)
+                path, made = fork.folder, []
+            await _to_its_end(cluster, SubmitJob(job, str(path), resume=True, changes=tuple(made)))
+    return path
 
 
 async def _to_its_end(cluster: Cluster, message: SubmitJob) -> None:

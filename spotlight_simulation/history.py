@@ -39,6 +39,7 @@ SITUATIONS = (
     "an old plan arrives",
     "weights are trained again while a worker has a lease",
     "trainers were replaced that are still there",
+    "a node goes over to another job",
     *(f"a message was lost: {name}" for name in MESSAGES),
     *(f"an answer came late: {name}" for name in sorted(set(ANSWERS))),
 )

@@ -53,9 +53,9 @@ class LentFleet:
     nodes: list[SimulatedNode]
     rng: random.Random
     losses_per_hour: float = 0.0
-    """Of every spot node."""
+    """The rate for every spot node."""
     away_s: float = 300.0
-    """For how long a node is gone that was lost."""
+    """A node that was lost is gone for so long."""
     give_back_s: float = 10.0
     """How long a node takes to give its work back."""
     load_s: float = 60.0

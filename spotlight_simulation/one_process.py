@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.progress import Progress
-from spotlight.diffusion.samplers import SampleBatch, SamplerSettings, join_samples, resume
+from spotlight.diffusion.samplers import SampleBatch, join_samples, resume
 from spotlight.errors import ScoringError
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
@@ -84,14 +83,13 @@ class OneProcess:
         """
         self._model.load_trainable_state(weights)
         shape = self._model.latent_shape(settings.height, settings.width, settings.frames)
-        sampler = SamplerSettings(**msgspec.structs.asdict(settings))
         for first in range(0, len(pairs), settings.micro_batch):
             part = pairs[first : first + settings.micro_batch]
             prompts, seeds = [prompt for prompt, _ in part], [seed for _, seed in part]
             noise = initial_noise(seeds, shape)
             if other_noise:
                 seeds = [derived_seed(seed, "other noise") for seed in seeds]
-            denoising = resume(self._model, prompts, seeds, sampler, Progress.begin(noise))
+            denoising = resume(self._model, prompts, seeds, settings, Progress.begin(noise))
             while not denoising.done:
                 denoising.step()
             samples = denoising.result()

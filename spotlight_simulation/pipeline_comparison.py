@@ -15,8 +15,9 @@ from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.diffusion.geometry import pack, unpack
 from spotlight.diffusion.noise import initial_noise
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec
+from spotlight.types import SamplingSettings
 
 PROMPTS = ("a cat", 'a sign that says "open" &amp; shut')
 SEEDS = (1, 2)
@@ -88,11 +89,11 @@ def compare(
     if expected.dim() > 3:
         whole = expected if expected.dim() == 5 else expected.unsqueeze(2)
         expected = pack(whole, geometry.patch)
-    settings = SamplerSettings(
-        "ode",
-        case.steps,
-        case.height,
-        case.width,
+    settings = SamplingSettings(
+        kind="ode",
+        steps=case.steps,
+        height=case.height,
+        width=case.width,
         guidance=case.guidance,
         micro_batch=len(SEEDS),
         frames=case.frames,

@@ -11,12 +11,12 @@ from spotlight_simulation.job_life import Run
 from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
 
 _LONG_S = 20.0
-"""For how long two jobs may say that they have a worker: one hears later than the other."""
+"""Two jobs may say for so long that they have a worker: one hears later than the other."""
 _IDLE_S = 90.0
-"""For how long a node that is there may work for nobody while a job runs: one that comes and goes
+"""A node that is there may work for nobody for so long while a job runs: one that comes and goes
 has to wait for a minute."""
 _WITHOUT_S = 300.0
-"""For how long a job may have no node while another has several: it may have had too much before,
+"""A job may have no node for so long while another has several: it may have had too much before,
 and a quantum is ten times as long as the longest load."""
 
 
@@ -31,7 +31,7 @@ class ShareWatch(ClusterWatch):
         super().__init__(cluster)
         self._runs = runs
         self._since: dict[str, float] = {}
-        """Since when each thing has been so that may not stay so."""
+        """The time since which each thing has been so that may not stay so."""
 
     def look(self) -> None:
         """Now."""

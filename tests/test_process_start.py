@@ -102,3 +102,24 @@ def test_a_notice_ends_neither_a_process_nor_what_it_starts(number: signal.Signa
         "subprocess.run([sys.executable, '-c', code], check=True)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_what_a_worker_prints_on_a_full_disk_is_dropped_and_what_follows_is_there(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    program = f"""{_BEGIN}import resource
+use_lossy_streams()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, -1))
+for _ in range(50):
+    print("x" * 20, file=sys.stderr)
+    print("y" * 20, flush=True)
+os.truncate({str(log)!r}, 0)
+print("there is room again", flush=True)
+"""
+    with open(log, "ab") as output:
+        done = subprocess.run(
+            [sys.executable, "-c", program], stdout=output, stderr=output, check=False
+        )
+    assert done.returncode == 0
+    assert log.read_text() == "there is room again\n"

@@ -31,9 +31,11 @@ INTRODUCTION = """\
 run_events.py and trainer_events.py; edit the docstrings there. -->
 
 The lines of `metrics.jsonl` have a `kind`, `iteration` or `validation`; those of `events.jsonl`
-have an `event`, their name. Callbacks ([trackers](trackers.md)) get the same as typed records.
-All have `time_s`: seconds of run time, including earlier, interrupted runs of the same folder.
-Times are in seconds, spreads are standard deviations, and values that were not measured are `null`.
+have an `event`, their name. When `events.jsonl` is large it becomes the next of
+`events-000001.jsonl` and so on, and another begins. Callbacks ([trackers](trackers.md)) get the
+same as typed records. All have `time_s`: seconds of run time, including earlier, interrupted runs
+of the same folder. Times are in seconds, spreads are standard deviations, and values that were not
+measured are `null`.
 
 Trackers call these numbers `iteration/NAME` and `validation/NAME`, and the metrics of the loss
 `loss/NAME`.

@@ -24,10 +24,11 @@ from torch import Tensor
 from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.images import PixelCodec
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.diffusion.text import TokenTextEncoder
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.rewards.base import Prompt, Scorer
+from spotlight.types import SamplingSettings
 
 VALIDATION_SEEDS = 4
 
@@ -189,7 +190,9 @@ def leave_out(prompts: Sequence[str], share: float, generator: torch.Generator) 
 def validate(model: FlowModel, task: Task[Shown], scorer: Scorer) -> tuple[float, float]:
     """Mean reward, and mean in-prompt standard deviation, of 8 Euler steps without guidance."""
     prompts = task.validation_prompts()
-    settings = SamplerSettings("ode", 8, task.height, task.width, micro_batch=32)
+    settings = SamplingSettings(
+        kind="ode", steps=8, height=task.height, width=task.width, micro_batch=32
+    )
     repeated = [prompt for prompt in prompts for _ in range(VALIDATION_SEEDS)]
     texts = [prompt.text for prompt in repeated]
     latents = sample(model, texts, list(range(len(repeated))), settings).latents

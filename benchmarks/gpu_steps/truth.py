@@ -20,9 +20,10 @@ from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
+from spotlight.diffusion.samplers import resume, sample, start
 from spotlight.jobs import ModelSpec, SamplerSpec, TrainingSpec, WindowSpec
 from spotlight.training.trainer import Trainer, TrainingBatch
+from spotlight.types import SamplingSettings
 from spotlight_simulation.pipeline_comparison import compare
 
 PROMPTS = ["a cat", "a dog", "a house", "a tree"]
@@ -60,9 +61,15 @@ def measure(site: Site) -> dict[str, Figure]:
     return figures
 
 
-def _settings() -> SamplerSettings:
-    return SamplerSettings(
-        "flow_sde", STEPS, HEIGHT, WIDTH, noise_level=NOISE, window=(1, 2), micro_batch=len(SEEDS)
+def _settings() -> SamplingSettings:
+    return SamplingSettings(
+        kind="flow_sde",
+        steps=STEPS,
+        height=HEIGHT,
+        width=WIDTH,
+        noise_level=NOISE,
+        window=(1, 2),
+        micro_batch=len(SEEDS),
     )
 
 

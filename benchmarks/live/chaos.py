@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -31,6 +30,7 @@ from benchmarks.live.network import (
 from benchmarks.live.run import LiveRun, until_all_there
 from benchmarks.live.run_comparison import differences
 from benchmarks.live.strikes import WORKER_ONLY, draw_live_faults, effect_of
+from benchmarks.live.tiny_jobs import job_data
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.errors import ActorError, RequestRefused
@@ -148,6 +148,9 @@ async def _run_cases(
             _back_within_iteration(ran.events),
             str(folder) if ran.problems else "",
         )
+        if undisturbed[job.name].parent == folder:
+            kept = base / f"undisturbed-{job.name}"
+            undisturbed[job.name] = Path(shutil.move(undisturbed[job.name], kept))
         if not ran.problems:
             shutil.rmtree(folder)
         sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
@@ -166,31 +169,11 @@ def _faults(case: LiveCase, network: LiveNetwork) -> tuple[tuple[Fault, ...], li
 
 def _job(base: Path, case: LiveCase) -> JobSpec:
     """Half a minute; when the pool is lost, iterations are long enough for it to come back."""
-    sizes: dict[str, Any] = {"iterations": 12, "group_size": 8}
-    name, steps = "chaos", 16
-    if case.seed is None:
-        sizes, name, steps = {"iterations": 2, "group_size": 6 * case.pool}, "pool", 96
-    for kind, first, count in (("train", 0, 16), ("validation", 16, 4)):
-        numbers = range(first, first + count)
-        lines = "".join(f'the number "{n * 617 % 10000:04d}"\n' for n in numbers)
-        (base / f"{kind}.txt").write_text(lines)
-    return job_from_data(
-        {
-            "name": name,
-            "model": {"checkpoint": "builtin:ocr-tiny"},
-            "prompts": {
-                "train": str(base / "train.txt"),
-                "validation": str(base / "validation.txt"),
-                "per_iteration": 4,
-            },
-            "sampler": {"height": 16, "width": 48, "steps": steps, "micro_batch": 4},
-            "checkpoint_every": 1,
-            "training": {"micro_batch": 4, "options": {"times": 2}},
-            "exploration": {"budget": "fixed", "candidates": 2, "preview_steps": 8},
-            "validation": {"seeds": 1, "every": 2},
-            **sizes,
-        }
-    )
+    if case.seed is not None:
+        return job_from_data(job_data(base, "chaos", iterations=12))
+    data = job_data(base, "pool", iterations=2, group_size=6 * case.pool)
+    data["sampler"]["steps"] = 96
+    return job_from_data(data)
 
 
 async def _run_on_cluster(
@@ -207,7 +190,7 @@ async def _run_on_cluster(
     async with cluster, connect(cluster.join) as client:
         await until_all_there(client, 1 + sum(spot), _LIVENESS_S)
         if job.name not in undisturbed:
-            calm = folder.with_name(f"undisturbed-{job.name}")
+            calm = folder / "undisturbed"
             ran = await _run_job(job, calm, cluster, client, faults=())
             if ran.problems:
                 raise RuntimeError(f"the undisturbed run failed: {ran.problems}; see {folder}")

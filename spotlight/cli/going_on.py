@@ -1,5 +1,4 @@
-"""What comes after a run: the same one further, another one from there, or its weights in a format
-that others load."""
+"""What comes after a run: going on with it, further or another way, and its weights for others."""
 
 from __future__ import annotations
 
@@ -8,23 +7,43 @@ from typing import Annotated
 
 import typer
 
-from spotlight.cli.options import JoinOption, PriorityOption, SetOption, WeightOption
+from spotlight.cli.completing import run_names
+from spotlight.cli.options import (
+    JoinOption,
+    JsonOption,
+    PriorityOption,
+    SetOption,
+    WaitOption,
+    WatchOption,
+    WeightOption,
+)
 from spotlight.cli.reaching import asking
 from spotlight.types import ExportedWeights, ExportFormat
 
 
 def resume(
-    run: Annotated[Path, typer.Argument(help="Folder of a run that has ended, however it did.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|JOB",
+            help="Folder of a run that has ended, or the name of it or its job.",
+            autocompletion=run_names,
+        ),
+    ],
     changes: SetOption = None,
     weight: WeightOption = 1.0,
     priority: PriorityOption = 0,
+    wait: WaitOption = False,
+    watch: WatchOption = False,
     join: JoinOption = "",
+    as_json: JsonOption = False,
 ) -> None:
-    """Have a running coordinator go on with a run, with the changes that --set names. On this
-    machine alone, `spotlight run --resume RUN` does the same."""
+    """Have a coordinator go on with a run that has ended, perhaps with changes (--set)."""
+    from spotlight.cli.jobs import go_on_with
+    from spotlight.cli.run_choice import choose_run
     from spotlight.store.run_folder import read_continued
 
-    folder = run.resolve()
+    folder = choose_run(run, join).resolve()
     job, wanted = read_continued(folder, changes or ()), tuple(changes or ())
     accepted = asking(
         join,
@@ -32,8 +51,7 @@ def resume(
             job, str(folder), resume=True, changes=wanted, weight=weight, priority=priority
         ),
     )
-    said = f"submitted `{job.name}`, id {accepted.job_id}"
-    typer.echo(f"{said}; its files are in {accepted.run_folder}")
+    go_on_with(accepted, join, wait=wait, watch=watch, as_json=as_json)
 
 
 def fork(

@@ -25,16 +25,8 @@ def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
     return job_from_data(data, base=path.parent)
 
 
-def check_choice(job: Path | None, resume: Path | None, run_folder: Path | None) -> None:
-    """Raise `UserError` unless either a job or a run to go on with is given, and what fits it."""
-    if (job is None) == (resume is None):
-        raise UserError("give either a job file or --resume RUN")
-    if resume is not None and run_folder is not None:
-        raise UserError(
-            "--run-folder: a run that is resumed stays in its folder; leave it out, or give a job"
-            " file instead of --resume"
-        )
-    for option, folder in (("--resume", resume), ("--run-folder", run_folder)):
-        problem = path_problem(os.path.abspath(folder)) if folder is not None else None
-        if problem is not None:
-            raise UserError(f"{option}: {problem}")
+def check_folder(option: str, folder: Path | None) -> None:
+    """Raise `UserError` that names the option, for what can be the path of no folder."""
+    problem = path_problem(os.path.abspath(folder)) if folder is not None else None
+    if problem is not None:
+        raise UserError(f"{option}: {problem}")

@@ -15,8 +15,9 @@ from spotlight.cli.options import (
     JoinOption,
     JsonOption,
     PriorityOption,
-    ResumeOption,
     SetOption,
+    WaitOption,
+    WatchOption,
     WeightOption,
 )
 from spotlight.cli.reaching import asking
@@ -25,13 +26,12 @@ from spotlight.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spotlight.actors.protocol import JobStatus
+    from spotlight.actors.protocol import JobAccepted, JobStatus
     from spotlight.actors.protocol.users import JobEntry
 
 
 def submit(
-    job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
-    resume: ResumeOption = None,
+    job: Annotated[Path, typer.Argument(help="Job file (YAML).")],
     run_folder: Annotated[
         Path | None, typer.Option("--run-folder", help="Run folder on the coordinator's machine.")
     ] = None,
@@ -41,51 +41,36 @@ def submit(
     ] = "",
     weight: WeightOption = 1.0,
     priority: PriorityOption = 0,
-    wait: Annotated[
-        bool,
-        typer.Option("--wait", help="Wait until the job has ended; the exit code says how."),
-    ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show the job until it has ended, as `watch` does.")
-    ] = False,
+    wait: WaitOption = False,
+    watch: WatchOption = False,
     join: JoinOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Put a job into a coordinator's queue, or have it go on with an interrupted one."""
-    import msgspec
+    """Put a job into a coordinator's queue."""
+    from spotlight.cli.job_files import check_folder, read_job
 
-    from spotlight.cli.job_files import check_choice, read_job
-    from spotlight.cli.watching import look_on
-    from spotlight.store.run_folder import read_continued
-
-    if wait and watch:
-        raise UserError("--watch: waits as well; leave --wait out")
-    if name and resume is not None:
-        raise UserError("--name: a run that is resumed keeps its name; leave it out")
-    check_choice(job, resume, run_folder)
+    check_folder("--run-folder", run_folder)
     named = [f"name={json.dumps(name)}"] if name else []
-    if job is not None:
-        spec = read_job(job, [*(changes or ()), *named])
-    else:
-        spec = read_continued((resume or Path()).resolve(), changes or ())
-    folder = resume or run_folder
-    place = str(folder.resolve()) if folder else ""
+    spec = read_job(job, [*(changes or ()), *named])
+    place = str(run_folder.resolve()) if run_folder else ""
     accepted = asking(
         join,
-        lambda client: client.submit(
-            spec,
-            place,
-            resume=resume is not None,
-            changes=() if resume is None else changes or (),
-            weight=weight,
-            priority=priority,
-        ),
+        lambda client: client.submit(spec, place, resume=False, weight=weight, priority=priority),
     )
+    go_on_with(accepted, join, wait=wait, watch=watch, as_json=as_json)
+
+
+def go_on_with(accepted: JobAccepted, join: str, *, wait: bool, watch: bool, as_json: bool) -> None:
+    """Say that a job is in the queue, and look on at it if that is wanted; raises `typer.Exit` with
+    how it has ended then."""
+    import msgspec
+
+    from spotlight.cli.watching import look_on
+
     if as_json:
         typer.echo(msgspec.json.encode(accepted).decode())
     else:
-        said = f"submitted `{spec.name}`, id {accepted.job_id}"
-        typer.echo(f"{said}; its files are in {accepted.run_folder}")
+        typer.echo(f"submitted as {accepted.job_id}; its files are in {accepted.run_folder}")
     if wait or watch:
         raise typer.Exit(look_on(join, accepted.job_id, shown=watch, as_json=as_json))
 
@@ -135,7 +120,7 @@ def cancel(
     before = asking(join, lambda client: client.cancel(job))
     if not before.job or before.outcome:
         raise UserError(_nothing_to_cancel(before))
-    typer.echo(f"cancelled `{before.job}`; resume it with --resume {before.run_folder}")
+    typer.echo(f"cancelled `{before.job}`; go on with it: spotlight resume {before.run_folder}")
 
 
 def _nothing_to_cancel(last: JobStatus) -> str:
@@ -184,10 +169,7 @@ def job_table(jobs: list[JobEntry], now: float) -> RenderableType:
 
 
 def _since(job: JobEntry, now: float) -> str:
-    """How long a job waits, runs, or has ended, in the largest unit of which it is one at least."""
-    began = job.ended_at or job.began_at or job.submitted_at
-    seconds = max(0.0, now - began)
-    for name, length in (("d", 86_400), ("h", 3600), ("m", 60)):
-        if seconds >= length:
-            return f"{seconds // length:.0f} {name}"
-    return f"{seconds:.0f} s"
+    """How long a job waits, runs, or has ended."""
+    from spotlight.cli.tables import coarse
+
+    return coarse(max(0.0, now - (job.ended_at or job.began_at or job.submitted_at)))

@@ -21,7 +21,7 @@ from spotlight.cli.tables import pairs
 from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobStatus, MirrorStatus, WorkerStatus
+    from spotlight.actors.protocol import JobStatus, MirrorStatus, NodeStatus, WorkerStatus
 
 _STATE_STYLES = {
     "rollout": "blue",
@@ -73,7 +73,10 @@ def render(status: JobStatus, left_s: float | None = None) -> RenderableType:
 def plain_line(status: JobStatus) -> str:
     """One line that changes only when the phase, the reward, a score or the outcome did."""
     doing = f"{_doing(status)}: {status.reason}" if status.reason else _doing(status)
-    parts = [status.job or "no job", f"{status.iteration}/{status.iterations} iterations", doing]
+    parts = [status.job or "no job"]
+    if status.iterations:
+        parts.append(f"{status.iteration}/{status.iterations} iterations")
+    parts.append(doing)
     if status.reward_mean is not None:
         parts.append(f"reward {status.reward_mean:.3f}")
     if status.validation:
@@ -201,12 +204,29 @@ def _figures(status: JobStatus) -> Table:
     if exploring := sum(worker.state == "explore" for worker in status.workers):
         previews = f", {count(status.previews, 'preview')} so far"
         table.add_row("exploration", f"{count(exploring, 'worker')}{previews}")
+    if nodes := _nodes(status):
+        table.add_row("nodes", nodes)
     if loading := _loading(status.workers):
         table.add_row("loading", loading)
     table.add_row("weights", f"version {status.weights_version}")
     if status.mirror is not None:
         table.add_row("mirror", _mirrored(status.mirror))
     return table
+
+
+def _nodes(status: JobStatus) -> str:
+    """How many nodes work for the job, and which of them will not for long."""
+    own = [node for node in status.nodes if node.job and node.job == status.id]
+    going = [node for node in own if node.state != "there"]
+    said = [_going(node) for node in going[:_SHOWN_TROUBLES]]
+    more = len(going) - len(said)
+    rest = [f"and {more} more that go"] if more else []
+    return ", ".join([str(len(own)), *said, *rest]) if own else ""
+
+
+def _going(node: NodeStatus) -> str:
+    left = "" if node.notice_left_s is None else f" ({duration(node.notice_left_s)} left)"
+    return f"{node.name} {node.state}{left}"
 
 
 def _loading(workers: Sequence[WorkerStatus]) -> str:

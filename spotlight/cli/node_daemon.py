@@ -28,7 +28,9 @@ from spotlight.errors import UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.notices import Notice
 from spotlight.process_start import NOTICE_SIGNALS
+from spotlight.running.worker_template import LOG as TEMPLATE_LOG
 from spotlight.running.worker_template import worker_template
+from spotlight.store.log_folder import bound
 from spotlight.timings import Timings
 from spotlight.transport.control import KeyPair
 from spotlight.transport.listening import Listening
@@ -105,7 +107,19 @@ class NodeDaemon:
             timings,
         )
         await system.spawn(lambda: scheduler, "node", linked=True)
+        bounding = asyncio.create_task(self._bound_logs(pool, timings.node.logs_s))
+        stack.callback(bounding.cancel)
         await until_told(system, self._stop)
+
+    async def _bound_logs(self, pool: Pool, pause_s: float) -> None:
+        """For as long as the node runs."""
+        settings = self._settings(pool)
+        logs = [settings.log_of(worker) for worker in settings.workers_by_name]
+        if not self.template:
+            logs.append(self.logs / TEMPLATE_LOG)
+        while True:
+            await asyncio.sleep(pause_s)
+            await asyncio.to_thread(bound, logs)
 
     def _settings(self, pool: Pool) -> NodeSettings:
         return NodeSettings(

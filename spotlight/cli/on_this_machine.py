@@ -10,7 +10,6 @@ import typer
 
 from spotlight.cli.options import (
     MirrorOption,
-    ResumeOption,
     RewardSecretOption,
     SetOption,
     StoreOption,
@@ -80,7 +79,10 @@ def plan(
 
 def run(
     job: Annotated[Path | None, typer.Argument(help="Job file (YAML).")] = None,
-    resume: ResumeOption = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Go on with the run in this folder; --set changes its job."),
+    ] = None,
     run_folder: Annotated[
         Path | None,
         typer.Option("--run-folder", help="Where the run's files go; default runs/NAME-NNN."),
@@ -97,10 +99,9 @@ def run(
     ] = None,
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
-    from spotlight.cli.job_files import check_choice
     from spotlight.cli.local import local_places, run_locally
 
-    check_choice(job, resume, run_folder)
+    _check_choice(job, resume, run_folder)
     places = local_places(store, mirror, reward_secret or (), operator_token)
     raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
 
@@ -143,3 +144,18 @@ def chaos(
         ) from error
 
     raise typer.Exit(replay(seed) if seed is not None else try_many(first, seeds, processes))
+
+
+def _check_choice(job: Path | None, resume: Path | None, run_folder: Path | None) -> None:
+    """Raise `UserError` unless either a job or a run to go on with is given, and what fits it."""
+    from spotlight.cli.job_files import check_folder
+
+    if (job is None) == (resume is None):
+        raise UserError("give either a job file or --resume RUN")
+    if resume is not None and run_folder is not None:
+        raise UserError(
+            "--run-folder: a run that is resumed stays in its folder; leave it out, or give a job"
+            " file instead of --resume"
+        )
+    check_folder("--resume", resume)
+    check_folder("--run-folder", run_folder)

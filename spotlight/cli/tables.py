@@ -37,3 +37,11 @@ def misfit(software: str, coordinator: str) -> str:
     """What is said of a build of Spotlight that is not the coordinator's; nothing of an empty
     one."""
     return f"; Spotlight {software}, and the coordinator {coordinator}" if software else ""
+
+
+def coarse(seconds: float) -> str:
+    """A duration in the largest unit of which it is one at least: `5 m`, `2 h`."""
+    for name, length in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= length:
+            return f"{seconds // length:.0f} {name}"
+    return f"{seconds:.0f} s"

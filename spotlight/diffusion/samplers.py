@@ -24,69 +24,10 @@ from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.transitions import dpmpp_2m, euler, foresee, log_prob, transition
 from spotlight.errors import NotFinite
-from spotlight.jobs import SamplerSpec
-from spotlight.types import SamplerKind, Solver
+from spotlight.types import SamplingSettings
 
 _NAMED = 4
 """An error names so many samples."""
-
-
-@dataclass(frozen=True)
-class SamplerSettings:
-    """Everything besides weights, prompt and seed that decides a sample."""
-
-    kind: SamplerKind
-    steps: int
-    height: int
-    """Height of an image in pixels."""
-    width: int
-    """Width of an image in pixels."""
-    shift: float | None = None
-    guidance: float = 1.0
-    noise_level: float = 0.7
-    window: tuple[int, int] | None = None
-    """(first step, steps) where noise is added and recorded; None denoises without noise."""
-    micro_batch: int = 8
-    solver: Solver = "euler"
-    frames: int = 1
-    text_tokens: int | None = None
-    """Prompts are padded to so many; None: as many as the encoder reads."""
-
-    @classmethod
-    def from_spec(
-        cls, spec: SamplerSpec, *, steps: int | None = None, window_start: int | None = None
-    ) -> SamplerSettings:
-        """Settings of a job's sampler; `steps` replaces its steps, and no `window_start` means no
-        noise.
-        """
-        noisy = spec.kind != "ode" and window_start is not None
-        return cls(
-            kind=spec.kind if noisy else "ode",
-            steps=steps or spec.steps,
-            height=spec.height,
-            width=spec.width,
-            shift=spec.shift,
-            guidance=spec.guidance,
-            noise_level=spec.noise_level,
-            window=(window_start, spec.window.length)
-            if noisy and window_start is not None
-            else None,
-            micro_batch=spec.micro_batch,
-            solver=spec.solver,
-            frames=spec.frames,
-            text_tokens=spec.text_tokens,
-        )
-
-    def in_window(self, step: int) -> bool:
-        """Whether `step` adds noise."""
-        if self.window is None or self.kind == "ode":
-            return False
-        start, length = self.window
-        return start <= step < start + length
-
-    def looks_back(self, step: int) -> bool:
-        """Whether `step` uses what the step before foresaw, should it add no noise."""
-        return self.solver == "dpmpp_2m" and 2 <= step < self.steps - 1
 
 
 @dataclass(frozen=True)
@@ -128,7 +69,7 @@ class Denoising:
         model: DiffusionModel,
         prompts: Sequence[str],
         seeds: Sequence[int],
-        settings: SamplerSettings,
+        settings: SamplingSettings,
         progress: Progress | None = None,
     ) -> None:
         count = len(seeds)
@@ -292,7 +233,7 @@ def require_finite(end: Progress, prompts: Sequence[str], seeds: Sequence[int]) 
 
 
 def start(
-    model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplerSettings
+    model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplingSettings
 ) -> Denoising:
     """Begin to denoise one micro-batch of at most `settings.micro_batch` samples."""
     return Denoising(model, prompts, seeds, settings)
@@ -302,7 +243,7 @@ def resume(
     model: DiffusionModel,
     prompts: Sequence[str],
     seeds: Sequence[int],
-    settings: SamplerSettings,
+    settings: SamplingSettings,
     progress: Progress,
 ) -> Denoising:
     """Go on from a commit; the samples come out with the same bits as without the break."""
@@ -310,7 +251,7 @@ def resume(
 
 
 def sample(
-    model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplerSettings
+    model: DiffusionModel, prompts: Sequence[str], seeds: Sequence[int], settings: SamplingSettings
 ) -> SampleBatch:
     """Denoise any number of samples to the end, one micro-batch after the other, in the order
     given.

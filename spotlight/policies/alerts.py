@@ -22,7 +22,10 @@ def of_exploration(share: float, tau: float | None) -> str:
 
 
 def of_disk(place: str, free: int, total: int) -> str:
-    """Whether the disk with this folder is nearly full, by its bytes; empty if it is not."""
+    """Whether the disk with this folder is nearly full, by its bytes; empty if it is not. The line
+    stays the same while little changes: whoever looks on is told of each change."""
     if free >= min(_LEAST_FREE, _LEAST_FREE_SHARE * total):
         return ""
-    return f"the disk of {place} is nearly full: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free"
+    return (
+        f"the disk of {place} is nearly full: {free / total:.1%} of {total / 1e9:.0f} GB are free"
+    )

@@ -62,7 +62,7 @@ class Start(NamedTuple):
     pieces: Mapping[str, Piece]
     """Tensors `role/weight` by their names in a training checkpoint."""
     factor: float
-    """By what the second matrix of each adapter is to be multiplied."""
+    """The number by which the second matrix of each adapter is to be multiplied."""
     score: float | None = None
     """The validation score that they had; None if it is not known."""
     updates: int = 0

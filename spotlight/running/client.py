@@ -15,6 +15,7 @@ from spotlight.actors.protocol import (
     CancelRefused,
     ConsentNeeded,
     DrainNode,
+    DrainRefused,
     GetStatus,
     JobAccepted,
     JobList,
@@ -172,6 +173,8 @@ class CoordinatorClient:
             raise UnknownNode(f"there is no node `{message.node}`; there are: {there}")
         if isinstance(answer, ConsentNeeded):
             raise ConsentMissing(answer.reason)
+        if isinstance(answer, DrainRefused):
+            raise RequestRefused(answer.reason)
         assert isinstance(answer, Acknowledged)
 
     async def _ask_door(self, message: Message) -> Message:
@@ -193,12 +196,6 @@ async def connect(join: JoinToken) -> AsyncIterator[CoordinatorClient]:
         yield CoordinatorClient(system, system.well_known(join.coordinator, "coordinator"))
     finally:
         await system.aclose()
-
-
-async def get_status(join: JoinToken) -> JobStatus:
-    """One look."""
-    async with connect(join) as client:
-        return await client.status()
 
 
 async def end_of_token(join: JoinToken) -> str:

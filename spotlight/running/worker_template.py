@@ -9,6 +9,7 @@ from pathlib import Path
 
 from spotlight.actors.runtime.fork_owner import TemplateOwner
 
+LOG = "template.log"
 VARIABLE = "SPOTLIGHT_TEMPLATE"
 """The environment variable with the address of a template that stays: what begins and ends often,
 as tests do, then imports torch once."""
@@ -21,7 +22,7 @@ async def worker_template(logs: Path, shared: str = "") -> AsyncIterator[str]:
     if shared := shared or os.environ.get(VARIABLE, ""):
         yield shared
         return
-    owner = TemplateOwner("spotlight.actors.worker.preload", os.environ, logs / "template.log")
+    owner = TemplateOwner("spotlight.actors.worker.preload", os.environ, logs / LOG)
     owner.start()
     try:
         yield owner.address

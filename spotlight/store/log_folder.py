@@ -2,7 +2,8 @@
 can read after its end what went wrong.
 
 Each process of a node has a folder of its own, and holds a lock on it while it lives. What is left
-behind is bounded: a node that starts removes all but the newest folders of those that have ended.
+behind is bounded: a node that starts removes all but the newest folders of those that have ended,
+and one that runs sets its workers' logs aside when they are large.
 """
 
 from __future__ import annotations
@@ -11,12 +12,16 @@ import fcntl
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from spotlight.store.memory_folder import lock_of_leftover
 
 KEPT = 10
 """Folders of nodes that have ended."""
+LARGEST = 16 << 20
+"""Bytes of a log with which it is set aside."""
 
 
 def log_base() -> Path:
@@ -36,6 +41,19 @@ def new_log_folder(base: Path, name: str) -> Path:
     lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)  # which the end of the process closes
     fcntl.flock(lock, fcntl.LOCK_SH)
     return path
+
+
+def bound(logs: Iterable[Path], largest: int = LARGEST) -> None:
+    """Keep each of these logs, and what went before it in `NAME.1`, below so many bytes. Whoever
+    appends to a log goes on to do so; a few lines that are written meanwhile may be lost, and on a
+    full disk what went before.
+    """
+    for log in logs:
+        with suppress(OSError):  # it is not there yet, or no more
+            if log.stat().st_size >= largest:
+                with suppress(OSError):
+                    shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+                os.truncate(log, 0)
 
 
 def _remove_old(base: Path) -> None:

@@ -94,7 +94,7 @@ def _decoded(journal: Journal, key: str) -> Segment:
         job_of(segment)
     except (msgspec.MsgspecError, JobError) as error:
         raise JournalError(
-            f"{journal.path}: the job of a segment of the run ({key}) cannot be read ({error});"
-            f" resume with Spotlight {journal.version_of(key)}, which wrote it"
+            f"{journal.path}: the job of a segment of the run ({key}) cannot be read ({error})",
+            f"resume with Spotlight {journal.version_of(key)}, which wrote it",
         ) from error
     return segment

@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     """Its first byte in the file."""
     nbytes: int
     dtype: str
-    """As safetensors calls it."""
+    """The kind of its numbers as safetensors calls it, such as `BF16`."""
     shape: tuple[int, ...]
 
 

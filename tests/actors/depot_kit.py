@@ -22,6 +22,7 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     JobJournal,
 )
 from spotlight.actors.coordinator.tenant.rank import Rank
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol import (
     ExportedModel,
     NodeReport,
@@ -106,7 +107,7 @@ class Depot:
         runner = self.runner = Owner()
         await system.spawn(lambda: runner, "runner")
         runner.failed = self.failures.append
-        self.record = JobRecord(RunRecord(self.folder), "job", runner)
+        self.record = JobRecord(RunRecord(self.folder), TenantLog("id", "job", "operator"), runner)
         self.journal = JobJournal(
             self.folder.journal, self.store, lambda error: self.record.stop_for(error)
         )

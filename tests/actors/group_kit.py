@@ -34,7 +34,6 @@ from spotlight.actors.protocol import (
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
-from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.step_group import SoloSteps
@@ -351,7 +350,7 @@ def alone(model: DiffusionModel, weights: Tensors, requests: tuple[Request, ...]
     """What one process makes of a batch."""
     model.load_trainable_state(weights)
     prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
-    done = sample(model, prompts, seeds, settings_of(requests[0]))
+    done = sample(model, prompts, seeds, requests[0].settings)
     assert done.window_states is not None
     assert done.log_probs is not None
     return {

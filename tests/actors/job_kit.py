@@ -30,7 +30,9 @@ class ReachedAt:
         return self._endpoint
 
 
-SETTINGS = SamplingSettings("ode", 2, None, 1.0, 0.0, None, 32, 64, 4)
+SETTINGS = SamplingSettings(
+    kind="ode", steps=2, height=32, width=64, noise_level=0.0, micro_batch=4
+)
 
 
 def job(**changes: Any) -> JobSpec:

@@ -27,15 +27,18 @@ NO_BENCHMARKS = {
     "unscored_worker",
 }
 """Modules that are started by benchmarks, and the study of a run that somebody names."""
-APART = {"faults", "live_chaos", "security", "trainer_loss"}
+APART = {"faults", "live_chaos", "live_jobs", "security", "trainer_loss", "upgrade"}
 """They look for workers below their nodes, or have a network of their own, in which no template of
-this process is reached."""
+this process is reached, or run other code in nodes."""
 RIGHT: dict[str, dict[str, object]] = {
     "chaos": {"violations": 0},
     "exploration": {"missing": [], "could_not_be_made": {}},
     "faults": {"finished_fraction": 1.0, "bit_equal_fraction": 1.0, "by_hand": 0, "left_behind": 0},
     "fuzz": {"findings": 0},
+    "families": {"families_done": 1, "models_per_process": 1},
+    "going_on": {"continued_bit_equal": 1.0},
     "live_chaos": {"violations": 0, "pool_loss_bit_equal": True},
+    "live_jobs": {"finished_fraction": 1.0, "bit_equal_fraction": 1.0, "problems": []},
     "preemption": {
         "requests_lost": 0,
         "counted_twice": 0,
@@ -46,6 +49,7 @@ RIGHT: dict[str, dict[str, object]] = {
     "regroup": {"requests_lost": 0, "counted_twice": 0, "sp_ranks_differ": 0},
     "rewards": {"scored_zero": 0, "scored_wrong": 0, "lost": 0, "counted_twice": 0},
     "security": {"refused_fraction": 1.0},
+    "tensors": {"mixed_versions": 0},
     "trainer_loss": {"bit_equal_fraction": 1.0},
     "users": {"right_fraction": 1.0},
 }

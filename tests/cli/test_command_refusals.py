@@ -22,7 +22,7 @@ from spotlight.jobs import job_to_yaml
 from spotlight.join_token import SECRET_BYTES, JoinToken
 from spotlight.running import local_run
 from spotlight.transport.control.keys import KeyPair
-from tests.small_run import small_job
+from tests.small_run import small_job, write_run
 
 
 def token(place: str) -> str:
@@ -65,16 +65,47 @@ def refusal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return refuse
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
-def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path, command: str) -> None:
-    line = refusal(command, "--resume", tmp_path, "--run-folder", tmp_path / "other")
+def test_a_run_that_is_resumed_cannot_move(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("run", "--resume", tmp_path, "--run-folder", tmp_path / "other")
     assert "--run-folder: a run that is resumed stays in its folder" in line
 
 
-@pytest.mark.parametrize("command", ["run", "submit"])
-def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path, command: str) -> None:
+@pytest.mark.parametrize("words", [("run", "--resume"), ("resume",)])
+def test_a_change_that_a_run_may_not_have_is_refused(
+    refusal: Any, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    run = write_run(tmp_path / "run")
+    before = {file: file.read_bytes() for file in run.iterdir()}
+    for change, problem in (
+        ("group_size=4", "--set group_size: was 2 when the run began"),
+        ("group_siz=4", "a job has no field `group_siz`; did you mean `group_size`"),
+        ("iterations=0", "iterations: must be at least 1"),
+    ):
+        assert problem in refusal(*words, run, "--set", change)
+    assert {file: file.read_bytes() for file in run.iterdir()} == before
+
+
+def test_what_is_no_run_cannot_be_forked(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("fork", tmp_path / "nothing")
+    assert "is not a run folder: it has no config.yaml" in line
+
+
+def test_a_fork_names_an_iteration_that_a_run_has_kept(refusal: Any, tmp_path: Path) -> None:
+    line = refusal("fork", f"{write_run(tmp_path / 'run')}@3")
+    assert "no checkpoint after 3 iterations; write RUN@ITERATION (none is kept yet)" in line
+
+
+def test_a_job_that_begins_with_nothing_is_refused(refusal: Any, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(job_to_yaml(small_job()))
+    line = refusal("run", job, "--set", f"model.start={tmp_path}", "--run-folder", tmp_path / "run")
+    assert "model.start:" in line and "neither a transformer (config.json) nor adapters" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_job_and_a_run_are_not_given_together(refusal: Any, tmp_path: Path) -> None:
     for words in ((), ("job.yaml", "--resume", tmp_path)):
-        assert "give either a job file or --resume RUN" in refusal(command, *words)
+        assert "give either a job file or --resume RUN" in refusal("run", *words)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from rich.table import Table
 
 from spotlight.actors.protocol.door import GuestList, KnownNode, KnownToken
 from spotlight.cli.door import token_table
-from spotlight.cli.fleet import node_table
 
 OURS, OLD = "0.2.0 (fedcba98)", "0.1.0 (01234567)"
 GUESTS = GuestList(
@@ -28,15 +27,6 @@ def lines(table: Table) -> list[str]:
     with console.capture() as capture:
         console.print(table)
     return [" ".join(line.split()) for line in capture.get().splitlines()]
-
-
-def test_the_nodes_say_whose_build_is_another() -> None:
-    shown = lines(node_table(GUESTS))
-    assert "new reserved none there" in shown
-    misfit = f"Spotlight {OLD}, and the coordinator {OURS}"
-    assert f"old spot k9s8tm away; {misfit}" in shown
-    assert f"(no name yet) spot k9s8tm not let in; {misfit}" in shown
-    assert not any("p3q4r5" in line for line in shown)
 
 
 def test_the_tokens_say_by_which_one_came_whose_build_is_another() -> None:

@@ -94,10 +94,37 @@ def test_a_job_is_submitted_with_its_share(
     words = ("--name", "mine", "--weight", "2.5", "--priority", "-3", "--set", "iterations=7")
     code, out, err = spotlight("submit", job, *words)
     assert (code, err) == (0, "")
-    assert out == "submitted `mine`, id mine-3f9a; its files are in /runs/mine-001\n"
+    assert out == "submitted as mine-3f9a; its files are in /runs/mine-001\n"
     options = {"resume": False, "weight": 2.5, "priority": -3}
     assert coordinator.asked == [("submit", "mine", "", options)]
     assert coordinator.specs[0].iterations == 7
+
+
+def test_a_run_goes_on_with_changes(
+    coordinator: Coordinator, spotlight: Any, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run")
+    code, out, err = spotlight("resume", str(run), "--set", "iterations=80", "--weight", "2")
+    assert (code, err) == (0, "")
+    assert out.startswith("submitted as small-3f9a")
+    ((verb, name, folder, options),) = coordinator.asked
+    assert (verb, name, folder) == ("submit", "small", str(run))
+    assert (options["resume"], options["changes"]) == (True, ("iterations=80",))
+    assert options["weight"] == 2
+    assert coordinator.specs[0].iterations == 80
+
+
+def test_a_run_is_named_by_its_job_too(
+    coordinator: Coordinator, spotlight: Any, tmp_path: Path
+) -> None:
+    run = write_run(tmp_path / "run")
+    coordinator.statuses = [JobStatus(job="small", id="small-3f9a", run_folder=str(run))]
+    code, _, err = spotlight("resume", "small")
+    assert (code, err) == (0, "")
+    assert [asked[:3] for asked in coordinator.asked] == [
+        ("status", "small"),
+        ("submit", "small", str(run)),
+    ]
 
 
 def test_a_program_gets_the_id_as_json(coordinator: Coordinator, spotlight: Any, job: str) -> None:
@@ -140,7 +167,6 @@ def test_ctrl_c_leaves_the_job_running_and_says_so(
         (("--weight", "nan"), "--weight nan: must be from 0 to 1000"),
         (("--priority", "101"), "--priority 101: must be from -100 to 100"),
         (("--name", "a b"), "name: use letters, digits"),
-        (("--wait", "--watch"), "--watch: waits as well"),
         (("--set", "iterations=0"), "iterations"),
     ],
     ids=lambda words: words[0] if isinstance(words, tuple) else "",
@@ -154,12 +180,29 @@ def test_what_no_job_can_be_is_refused_before_anybody_is_asked(
     assert coordinator.asked == []
 
 
-def test_a_run_that_is_resumed_keeps_its_name(
+@pytest.mark.parametrize("named", ["a run folder", "a run", "a job"])
+def test_a_run_that_has_ended_goes_on(
+    coordinator: Coordinator, spotlight: Any, tmp_path: Path, named: str
+) -> None:
+    (tmp_path / "runs").mkdir()
+    run = write_run(tmp_path / "runs" / "small-001", iterations=2)
+    coordinator.statuses = [JobStatus(job="other", run_folder=str(run))]
+    name = {"a run folder": str(run), "a run": "small", "a job": "other"}[named]
+    code, out, err = spotlight("resume", name, "--set", "iterations=9", "--priority", "1")
+    assert (code, err) == (0, "")
+    assert out == "submitted as small-3f9a; its files are in /runs/small-001\n"
+    options = {"resume": True, "changes": ("iterations=9",), "weight": 1.0, "priority": 1}
+    assert coordinator.asked[-1] == ("submit", "small", str(run), options)
+    assert coordinator.specs[0].iterations == 9
+
+
+def test_whoever_resumes_a_run_may_wait_for_it(
     coordinator: Coordinator, spotlight: Any, tmp_path: Path
 ) -> None:
     run = write_run(tmp_path / "run")
-    code, _, err = spotlight("submit", "--resume", str(run), "--name", "other")
-    assert code == 2 and "--name: a run that is resumed keeps its name" in err
+    coordinator.statuses = [JobStatus(job="small", id="small-3f9a", outcome="failed")]
+    code, out, _ = spotlight("resume", str(run), "--wait")
+    assert code == 1 and out.splitlines()[-1] == "small: failed"
 
 
 # --- list ---

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spotlight.actors.protocol import MirrorStatus
+from spotlight.actors.protocol import MirrorStatus, NodeStatus
 from spotlight.cli.live import plain_line, render, sparkline, summary_table
 
 
@@ -54,6 +54,8 @@ def _status(**changes: Any) -> Any:
         "run_folder": "/runs/first-001",
         "note": "",
         "troubles": (),
+        "id": "first-3f9a",
+        "nodes": (),
         "mirror": None,
     }
     return SimpleNamespace(**{**status, **changes})
@@ -118,6 +120,31 @@ def test_many_workers_are_summed_up() -> None:
     view = _drawn(render(_status(workers=workers)))
     assert "spot-11/0" in view and "spot-12/0" not in view
     assert "and 18 workers more: 18 explore" in view
+
+
+def test_the_nodes_of_the_job_are_counted_and_those_that_go_are_named() -> None:
+    nodes = [NodeStatus(f"spot-{n}", "spot", 1, "there", 9.0, job="first-3f9a") for n in range(3)]
+    nodes.append(NodeStatus("spot-3", "spot", 1, "moves", 9.0, job="first-3f9a"))
+    nodes.append(
+        NodeStatus("spot-4", "spot", 1, "has notice", 9.0, job="first-3f9a", notice_left_s=25.0)
+    )
+    nodes.append(NodeStatus("spot-5", "spot", 1, "has notice", 9.0, job="another"))
+    view = " ".join(_drawn(render(_status(nodes=tuple(nodes)))).split())
+    assert "nodes 5, spot-3 moves, spot-4 has notice (25 s left)" in view
+    assert "spot-5" not in view
+
+
+def test_workers_that_load_are_counted() -> None:
+    workers = tuple(_worker(f"a/{n}", "spot", "loading", "model") for n in range(2))
+    ready = _worker("a/2", "spot", "idle")
+    view = " ".join(_drawn(render(_status(workers=(*workers, ready)))).split())
+    assert "loading 1 of 3 workers are ready (model)" in view
+    assert "loading" not in _drawn(render(_status(workers=(ready,))))
+
+
+def test_the_time_left_is_at_the_end_of_the_headline() -> None:
+    headline = _drawn(render(_status(), 3700.0)).splitlines()[0]
+    assert headline.endswith("2 m 31 s, about 1 h 02 m left")
 
 
 def test_names_are_never_read_as_markup() -> None:

@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save_file
 from spotlight.assets import read_prompts, resolve_checkpoint
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.errors import CheckpointError, JobError
 from spotlight.jobs import LoraSpec, ModelSpec
+from spotlight.types import SamplingSettings
 
 BUILTIN = ModelSpec(checkpoint="builtin:ocr-tiny")
 LORA = ModelSpec(checkpoint="builtin:ocr-tiny", tuning="lora", lora=LoraSpec(rank=2, alpha=4))
@@ -35,7 +36,9 @@ def load(folder: Path) -> DiffusionModel:
 
 
 def images(model: DiffusionModel, guidance: float = 1.0) -> np.ndarray:
-    settings = SamplerSettings("ode", 2, 16, 48, guidance=guidance, micro_batch=4)
+    settings = SamplingSettings(
+        kind="ode", steps=2, height=16, width=48, guidance=guidance, micro_batch=4
+    )
     prompts = read_prompts("builtin:ocr-tiny/validation")[:2]
     return model.decode(sample(model, prompts, [1, 2], settings).latents, 16, 48)
 

@@ -1,20 +1,19 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 from diffusers import DPMSolverMultistepScheduler, FlowMatchEulerDiscreteScheduler
+from msgspec.structs import replace
 
 from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.noise import initial_noise, step_noise
 from spotlight.diffusion.progress import Progress
-from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
+from spotlight.diffusion.samplers import resume, sample, start
 from spotlight.diffusion.transitions import log_prob, transition
 from spotlight.errors import NotFinite
-from spotlight.jobs import SamplerSpec
+from spotlight.types import SamplingSettings
 
-ODE = SamplerSettings("ode", 6, 16, 48, micro_batch=4)
+ODE = SamplingSettings(kind="ode", steps=6, height=16, width=48, micro_batch=4)
 SDE = replace(ODE, kind="flow_sde", window=(1, 2))
 CPS = replace(ODE, kind="cps", window=(0, 3), noise_level=0.8)
 DANCE = replace(SDE, kind="dance_sde", noise_level=0.3)
@@ -76,7 +75,7 @@ def test_the_second_order_sampler_is_diffusers_own_loop(
 
 @ALL
 def test_another_batch_order_gives_the_same_bits(
-    model: FlowModel, settings: SamplerSettings
+    model: FlowModel, settings: SamplingSettings
 ) -> None:
     forward = sample(model, PROMPTS, SEEDS, settings)
     backward = sample(model, PROMPTS[::-1], SEEDS[::-1], settings)
@@ -98,7 +97,7 @@ def test_a_small_micro_batch_gives_the_same_bits_in_any_company(
 
 
 @ALL
-def test_a_short_batch_gives_the_same_bits(model: FlowModel, settings: SamplerSettings) -> None:
+def test_a_short_batch_gives_the_same_bits(model: FlowModel, settings: SamplingSettings) -> None:
     together = sample(model, PROMPTS[:4], SEEDS[:4], settings)
     alone = sample(model, PROMPTS[2:3], SEEDS[2:3], settings)
     assert torch.equal(together.latents[2:3], alone.latents)
@@ -107,7 +106,7 @@ def test_a_short_batch_gives_the_same_bits(model: FlowModel, settings: SamplerSe
 @ALL
 @pytest.mark.parametrize("broken_after", range(6))
 def test_resuming_at_any_step_gives_the_same_bits(
-    model: FlowModel, settings: SamplerSettings, broken_after: int
+    model: FlowModel, settings: SamplingSettings, broken_after: int
 ) -> None:
     whole = sample(model, PROMPTS[:3], SEEDS[:3], settings)
     first = start(model, PROMPTS[:3], SEEDS[:3], settings)
@@ -148,7 +147,7 @@ def test_samples_at_different_steps_cannot_be_joined(model: FlowModel) -> None:
 @pytest.mark.parametrize("settings", [SDE, CPS], ids=lambda settings: settings.kind)
 @pytest.mark.parametrize("size", [1, 4])
 def test_replaying_the_window_gives_exactly_the_recorded_log_probabilities(
-    model: FlowModel, settings: SamplerSettings, size: int
+    model: FlowModel, settings: SamplingSettings, size: int
 ) -> None:
     settings = replace(settings, micro_batch=size)
     batch = sample(model, PROMPTS[:size], SEEDS[:size], settings)
@@ -239,10 +238,3 @@ def test_a_commit_of_another_size_is_refused(model: FlowModel) -> None:
     commit = start(model, PROMPTS[:1], SEEDS[:1], ODE).progress()
     with pytest.raises(ValueError, match="does not fit"):
         resume(model, PROMPTS[:2], SEEDS[:2], ODE, commit)
-
-
-def test_settings_of_a_job_have_no_window_without_a_start() -> None:
-    spec = SamplerSpec(height=16, width=48, kind="cps", steps=8)
-    assert SamplerSettings.from_spec(spec).kind == "ode"
-    assert SamplerSettings.from_spec(spec, window_start=1).window == (1, spec.window.length)
-    assert SamplerSettings.from_spec(spec, steps=20).steps == 20

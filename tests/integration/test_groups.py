@@ -40,8 +40,8 @@ from spotlight.actors.protocol import (
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, handles
-from spotlight.actors.runtime.launcher import LocalLauncher, LocalProcess
-from spotlight.actors.worker.commit_bundles import settings_of
+from spotlight.actors.runtime.fork_launcher import ForkLauncher
+from spotlight.actors.runtime.launcher import ProcessHandle
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample
@@ -63,10 +63,10 @@ TOLERANCE = 1e-3
 """Of latents of size one, after hundreds of steps."""
 
 
-class _Launcher(LocalLauncher):
-    def __init__(self) -> None:
-        super().__init__()
-        self.processes: dict[str, LocalProcess] = {}
+class _Launcher(ForkLauncher):
+    def __init__(self, template: str) -> None:
+        super().__init__(template)
+        self.processes: dict[str, ProcessHandle] = {}
 
     async def start(
         self,
@@ -75,7 +75,7 @@ class _Launcher(LocalLauncher):
         name: str,
         log_path: Path,
         secret: bytes = b"",
-    ) -> LocalProcess:
+    ) -> ProcessHandle:
         self.processes[name] = await super().start(argv, env, name, log_path, secret)
         return self.processes[name]
 
@@ -172,7 +172,7 @@ class _Site:
         found: list[float] = []
         for batch in (self.requests[:4], self.requests[-4:]):
             prompts, seeds = [r.prompt for r in batch], [r.seed for r in batch]
-            plain = sample(self.model, prompts, seeds, settings_of(batch[0])).latents
+            plain = sample(self.model, prompts, seeds, batch[0].settings).latents
             for request, latents in zip(batch, plain, strict=True):
                 result = self.coordinator.results[request.id]
                 tensors = unpack(await fetch(result.bundle))
@@ -208,7 +208,7 @@ class _Site:
 
 
 @asynccontextmanager
-async def _site(folder: Path) -> AsyncIterator[_Site]:
+async def _site(folder: Path, template: str) -> AsyncIterator[_Site]:
     job = job_from_data(
         {
             "name": "small",
@@ -226,6 +226,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     torch.set_num_threads(1)
     model = load_model(job.model)
     site = _Site()
+    site.launcher = _Launcher(template)
     site.settings = msgspec.structs.replace(rollout_settings(job, 0), kind="ode", window=None)
     site.model, site.logs = model, folder
     sink_store = BundleStore(folder / "artifacts", token="token")
@@ -271,7 +272,6 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
             weights,
         )
         await site.system.spawn(lambda: site.coordinator, "coordinator")
-        site.launcher = _Launcher()
         node = NodeSettings(
             "n", "spot", WORKERS, "127.0.0.1", site.system.address, folder, os.getpid()
         )
@@ -281,6 +281,7 @@ async def _site(folder: Path) -> AsyncIterator[_Site]:
     finally:
         await node_system.aclose()
         await site.system.aclose()
+        await site.launcher.aclose()
         await sink_store.aclose()
         await node_store.aclose()
         journal.close()
@@ -295,9 +296,9 @@ async def _until(condition: Callable[[], object], limit_s: float = 60.0) -> None
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 async def test_workers_of_groups_are_killed_and_stopped_and_everything_is_completed_once(
-    tmp_path: Path,
+    tmp_path: Path, template: tuple[str, str]
 ) -> None:
-    async with _site(tmp_path) as site:
+    async with _site(tmp_path, template[1]) as site:
         site.demand(1)
         await _until(lambda: len(site.node._grouping._ready_for) == WORKERS)
         await site.goes_on()

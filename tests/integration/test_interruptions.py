@@ -64,21 +64,18 @@ def test_a_run_resumed_after_ctrl_c_ends_like_an_uninterrupted_one(workplace: Wo
         assert torch.equal(tensor, expected[name]), name
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_slurms_notice_ends_a_run_that_can_be_resumed(
-    workplace: Workplace, number: signal.Signals
-) -> None:
+def test_slurms_notice_ends_a_run_that_can_be_resumed(workplace: Workplace) -> None:
     run = workplace.folder / "run"
     words = ("run", workplace.job(), "--run-folder", run)
     process = workplace.start(*SPOTLIGHT, *words, env=apart())
     wait_for_phase(run, "train", 1)
 
     for one in (*descendants(process.pid), process):
-        one.send_signal(number)
+        one.send_signal(signal.SIGUSR1)
     output = process.communicate(timeout=120)[0]
 
     assert process.returncode == 130
-    assert f"cancelled: {number.name}" in output
+    assert "cancelled: SIGUSR1" in output
     assert f"--resume {run}" in output
     assert workplace.spotlight("run", "--resume", run).code == 0
 
@@ -168,7 +165,7 @@ def test_every_process_of_a_run_may_be_killed(workplace: Workplace) -> None:
     """One after another, each an iteration later: workers, the process that they are forked from,
     nodes and the coordinator."""
     job = workplace.job(
-        iterations=8, group_size=8, sampler={"steps": 8}, prompts={"per_iteration": 4}
+        iterations=8, group_size=4, sampler={"steps": 8}, prompts={"per_iteration": 4}
     )
     whole, broken = workplace.folder / "whole", workplace.folder / "broken"
     assert workplace.spotlight("run", job, "--run-folder", whole).code == 0

@@ -110,7 +110,7 @@ def _is_back(site: Site) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_lets_a_node_give_everything_back_before_it_ends(
     workplace: Workplace,
     cloud: FakeMetadata,

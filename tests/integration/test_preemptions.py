@@ -15,8 +15,9 @@ import psutil
 import pytest
 
 from benchmarks.live.run_comparison import differences
+from spotlight.actors.protocol import JobStatus
 from spotlight.errors import ActorError, UserError
-from spotlight.running.client import get_status
+from spotlight.running.client import connect
 from spotlight.running.join_option import resolve
 from tests.integration.conftest import (
     SPOTLIGHT,
@@ -76,10 +77,13 @@ class _Run:
     def late(self) -> int:
         """How many answers were refused so far."""
         try:
-            join = resolve("--join", f"@{self.token}")
-            return asyncio.run(get_status(join)).results_ignored
+            return asyncio.run(self._status()).results_ignored
         except (ActorError, UserError):  # it has ended
             return 0
+
+    async def _status(self) -> JobStatus:
+        async with connect(resolve("--join", f"@{self.token}")) as client:
+            return await client.status()
 
     def has(self, event: str, count: int = 1, **fields: object) -> bool:
         """Whether this was recorded so often."""
@@ -189,7 +193,7 @@ def test_two_coordinators_cannot_have_one_run_folder(workplace: Workplace) -> No
     job = workplace.job()
     assert workplace.spotlight("submit", job, "--run-folder", run, "--join", first).code == 0
 
-    refused = workplace.spotlight("submit", "--resume", run)
+    refused = workplace.spotlight("resume", run)
 
     assert refused.code == 2
     assert refused.errors.strip().count("\n") == 0

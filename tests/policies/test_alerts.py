@@ -46,5 +46,5 @@ def test_a_disk_is_nearly_full_when_little_and_a_small_share_are_free(
 
 def test_the_disk_is_named_with_what_is_free() -> None:
     assert alerts.of_disk("/runs/a", GB, 500 * GB) == (
-        "the disk of /runs/a is nearly full: 1.0 of 500.0 GB are free"
+        "the disk of /runs/a is nearly full: 0.2% of 500 GB are free"
     )

@@ -222,6 +222,26 @@ def test_only_later_starts_of_a_run_are_told_as_resumptions(run: RunWriter) -> N
     assert "<td>checkpoints/i.safetensors</td>" in text
 
 
+def test_segments_and_weights_that_were_taken_are_told(run: RunWriter) -> None:
+    run.event("weights_taken", 1.0, source="/runs/a@15", score=0.5)
+    run.event(
+        "segment_began",
+        2.0,
+        number=2,
+        iteration=20,
+        changes=["iterations: 20 -> 40", "training.learning_rate: 0.0003 -> 0.0001"],
+        version="0.2.0",
+        source="",
+    )
+    history = read_run(run.folder)
+    text = render_report(history)
+    assert "from /runs/a@15, which had a validation score of 0.500" in text
+    assert "2, with iteration 20: iterations: 20 -&gt; 40; training.learning_rate" in text
+    (segment,) = summarise(history)["segments"]
+    assert (segment["number"], segment["iteration"], segment["version"]) == (2, 20, "0.2.0")
+    assert segment["changes"][0] == "iterations: 20 -> 40"
+
+
 def test_a_failed_run_says_why(run: RunWriter) -> None:
     run.event("run_finished", 1.0, outcome="failed", reason="the disk is full")
     assert "the disk is full" in render_report(read_run(run.folder))

@@ -88,7 +88,11 @@ class Program:
         """The latents that follow from what was asked for."""
         sampler = work().sampler
         settings = SamplingSettings(
-            "ode", sampler.steps, None, 1.0, 0.7, None, sampler.height, sampler.width, 4
+            kind="ode",
+            steps=sampler.steps,
+            height=sampler.height,
+            width=sampler.width,
+            micro_batch=4,
         )
         return [
             fingerprints.sample(f"weights {wanted.version}", request)

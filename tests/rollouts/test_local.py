@@ -24,7 +24,6 @@ from spotlight import (
     UserError,
     WeightsRefused,
 )
-from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.samplers import start
 from spotlight.errors import ActorError
@@ -94,14 +93,18 @@ async def test_a_loop_of_ones_own(capfd: pytest.CaptureFixture[str]) -> None:
 def denoised(request: RolloutRequest) -> torch.Tensor:
     """The same samples, made in this process."""
     settings = SamplingSettings(
-        "ode", SAMPLER["steps"], None, 1.0, 0.7, None, SAMPLER["height"], SAMPLER["width"], 4
+        kind="ode",
+        steps=SAMPLER["steps"],
+        height=SAMPLER["height"],
+        width=SAMPLER["width"],
+        micro_batch=4,
     )
     rows = [
         Request(str(seed), "rollout", 0, 0, request.prompt, seed, 0, settings)
         for seed in request.seeds
     ]
     prompts, seeds = [row.prompt for row in rows], [row.seed for row in rows]
-    denoising = start(load_model(SPEC), prompts, seeds, settings_of(rows[0]))
+    denoising = start(load_model(SPEC), prompts, seeds, rows[0].settings)
     while not denoising.done:
         denoising.step()
     return denoising.progress().latents

@@ -52,7 +52,7 @@ def grant(lease: int, request: Request, step: int = 0) -> Grant:
 
 @pytest.fixture
 def request_() -> Request:
-    settings = SamplingSettings("sde", 8, None, 1.0, 0.7, None, 32, 64, 4)
+    settings = SamplingSettings(kind="sde", steps=8, height=32, width=64, micro_batch=4)
     return Request(ID, "rollout", 0, 0, "a prompt", 7, 0, settings)
 
 

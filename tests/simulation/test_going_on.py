@@ -73,3 +73,25 @@ def test_a_run_that_goes_on_unchanged_begins_no_segment() -> None:
 def test_a_run_cannot_have_done_more_than_it_is_asked_for() -> None:
     with pytest.raises(RequestRefused, match="3 iterations are done"):
         ContinuedRun({"mode": "none"}, 3, "iterations=2")
+
+
+@pytest.mark.parametrize("at", [2, 3], ids=["before-the-last-iteration", "at-its-end"])
+def test_a_fork_goes_on_as_the_run_itself_would_have_done(at: int) -> None:
+    """At the end the run has not explored for what comes next, which only the fork before it
+    makes good."""
+    exploration = {"mode": "uniform"} if at == 2 else {"mode": "none"}
+    whole = ContinuedRun(exploration, 5)
+    fork = ContinuedRun(exploration, 3, "iterations=5", fork_at=at)
+    assert fork.weights == whole.weights
+    assert fork.iterations == whole.iterations
+    (segment,) = fork.segments
+    assert (segment.number, segment.iteration) == (2, at)
+    assert segment.source.endswith(f"/runs/run@{at}")
+    assert segment.changes == ("iterations: 3 -> 5",)
+
+
+def test_a_fork_of_an_older_checkpoint_goes_on_without_what_was_explored_for_it() -> None:
+    fork = ContinuedRun({"mode": "uniform"}, 4, "iterations=5", "iterations=6", fork_at=2)
+    assert [each["iteration"] for each in fork.iterations] == [*range(6)]
+    previews = [each["previews"] for each in fork.iterations]
+    assert previews[2] == 0 < min(previews[1], *previews[3:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotlight.store.log_folder import KEPT, log_base
+from spotlight.store.log_folder import KEPT, bound, log_base
 
 CODE = (
     "import sys, pathlib; from spotlight.store.log_folder import new_log_folder;"
@@ -55,6 +56,33 @@ def test_only_the_newest_folders_of_ended_nodes_are_kept_and_those_of_living_one
     for process in (living, another):
         process.communicate()
     assert {*tmp_path.iterdir()} == {oldest, newest, *ended[:KEPT]}
+
+
+def test_a_log_that_is_large_is_set_aside_while_it_is_written(tmp_path: Path) -> None:
+    log = tmp_path / "node-0.log"
+    with open(log, "ab", buffering=0) as file:  # as workers have it
+        for number in range(40):
+            file.write(b"line %02d of ten bytes\n" % number)
+            bound([log, tmp_path / "of-a-worker-that-never-started.log"], largest=100)
+        file.write(b"the last\n")
+    before = log.with_name("node-0.log.1")
+    assert log.read_text().endswith("the last\n")
+    assert log.stat().st_size < 200 and before.stat().st_size < 200
+    assert len({*tmp_path.iterdir()}) == 2
+    assert "line 3" in before.read_text() + log.read_text()
+
+
+def test_on_a_full_disk_a_large_log_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    log = tmp_path / "node-0.log"
+    log.write_text("x" * 200)
+    bound([log], largest=100)
+    assert log.stat().st_size == 0
 
 
 def test_logs_are_in_the_state_folder_of_the_user(

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.diffusion.model import Conditioning
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.errors import CheckpointError
 from spotlight.jobs import SamplerSpec, TrainingSpec, WindowSpec
 from spotlight.training.batches import TrainingBatch
@@ -105,7 +106,7 @@ def make_batch(
     model: FakeModel, sampler: SamplerSpec = SAMPLER, *, count: int = 8, start: int = 1
 ) -> TrainingBatch:
     """`count` samples of two prompts, with advantages from -2 to 2."""
-    settings = SamplerSettings.from_spec(sampler, window_start=start)
+    settings = sampling_settings(sampler, sampler.steps, start)
     prompts = ["one", "three"] * (count // 2) + ["one"] * (count % 2)
     samples = sample(model, prompts, range(count), settings)
     return TrainingBatch(

@@ -2,7 +2,8 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import SamplerSpec, TrainingSpec, WindowSpec
 from spotlight.training.trainer import Trainer, TrainingBatch
 
@@ -17,9 +18,7 @@ TRAINING = TrainingSpec(micro_batch=8, options={"times": 2})
 
 def batch_of(model, sampler, start=0):
     prompts = ["red", "blue"] * 4
-    samples = sample(
-        model, prompts, range(8), SamplerSettings.from_spec(sampler, window_start=start)
-    )
+    samples = sample(model, prompts, range(8), sampling_settings(sampler, sampler.steps, start))
     return TrainingBatch(
         prompts=prompts,
         latents=samples.latents,

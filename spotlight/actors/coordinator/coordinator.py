@@ -50,6 +50,7 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     require_same_prompts,
 )
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol import (
     Acknowledged,
     BeginSession,
@@ -57,6 +58,7 @@ from spotlight.actors.protocol import (
     CancelRefused,
     ConsentNeeded,
     DrainNode,
+    DrainRefused,
     GetStatus,
     JobAccepted,
     JobEntry,
@@ -100,9 +102,9 @@ TenantT = TypeVar("TenantT", bound=Tenant)
 BegunT = TypeVar("BegunT")
 
 MOST_SUBMISSIONS = 16
-"""So many are read, or wait for it, at a time."""
+"""No more submissions are read at a time."""
 MOST_LAST = 100
-"""Of so many that have ended all of the last status is kept."""
+"""The whole last status is kept of as many jobs that have ended."""
 MAILBOX = 8192
 """Thousands of nodes report to the coordinator, and as many workers to the job runner, at times all
 at once."""
@@ -160,6 +162,8 @@ class Coordinator(Actor):
         self._queue = JobQueue.open(self._runs.path)
         self._open_files.callback(self._queue.close)
         self._fleet = Fleet(self, self, self._timings)
+        for node in self._queue.drained:
+            self._fleet.drain(node, cancel=False)
         for job in self._queue.live():
             if job.state == "running":
                 await self._begin_from_disk(job, came_back=True)
@@ -207,12 +211,21 @@ class Coordinator(Actor):
         return Acknowledged()
 
     @handles(DrainNode)
-    async def on_drain(self, message: DrainNode) -> Acknowledged | NodeUnknown | ConsentNeeded:
+    async def on_drain(
+        self, message: DrainNode
+    ) -> Acknowledged | NodeUnknown | ConsentNeeded | DrainRefused:
         """A user wants a node to have no work, or to have some again."""
         if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
             return needed
-        if not self._fleet.drain(message.node, cancel=message.cancel):
+        table = self._fleet.table
+        was_drained = message.cancel and message.node in table.drained
+        if message.node not in table.nodes and not was_drained:
             return self._node_unknown()
+        try:
+            self._queue.drain(message.node, cancel=message.cancel)
+        except JournalError as error:
+            return DrainRefused(str(error))
+        self._fleet.drain(message.node, cancel=message.cancel)
         return Acknowledged()
 
     def _node_unknown(self) -> NodeUnknown:
@@ -313,6 +326,7 @@ class Coordinator(Actor):
                     " can go on with it"
                 )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
+            begin_segment(folder, job.iterations)
             queued = QueuedJob(
                 id=identity.job_id,
                 name=job.name,
@@ -326,13 +340,7 @@ class Coordinator(Actor):
                 iterations=job.iterations,
             )
             self._queue.add(queued)
-            log.info(
-                "job_submitted",
-                job_id=queued.id,
-                job=job.name,
-                owner=queued.owner,
-                run_folder=queued.run_folder,
-            )
+            _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
             if queued.id in self._admitted():
                 undo.pop_all()  # `_begin_job` closes it
                 await self._begin_or_refuse(
@@ -439,7 +447,9 @@ class Coordinator(Actor):
         if job.id in self._tenants:
             self.tell(self._tenants[job.id].ref, message)
         elif job.state == "queued":
-            after = msgspec.structs.replace(before, outcome="cancelled", reason=message.reason)
+            ended = msgspec.structs.replace(before, phase="finished", outcome="cancelled", note="")
+            after = msgspec.structs.replace(ended, reason=message.reason)
+            _log_of(job).info("job_cancelled", reason=message.reason)
             self._note_end(job.id, after)
         return before
 
@@ -580,7 +590,8 @@ class Coordinator(Actor):
         try:
             self._queue.changed(job)
         except JournalError as error:
-            self._refusals_log.error("queue_not_written", job=job.name, reason=str(error))
+            reason = str(error)
+            self._refusals_log.error("queue_not_written", about=reason, job=job.name, reason=reason)
             return False
         return True
 
@@ -646,10 +657,8 @@ class Coordinator(Actor):
                 await self._begin_job(job, folder, submission, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
             is_known = isinstance(error, UserError)
-            log.error(
+            _log_of(job).error(
                 "job_cannot_begin",
-                job_id=job.id,
-                job=job.name,
                 run_folder=job.run_folder,
                 reason=str(error),
                 exc_info=None if is_known else error,
@@ -683,13 +692,8 @@ class Coordinator(Actor):
             require_same_prompts(folder.journal, submission.files.prompt_digests)
             begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
-        log.info(
-            "job_goes_on" if came_back else "job_began",
-            job_id=queued.id,
-            job=queued.name,
-            owner=queued.owner,
-            run_folder=queued.run_folder,
-        )
+        event = "job_goes_on" if came_back else "job_began"
+        _log_of(queued).info(event, run_folder=queued.run_folder)
         job, files, hub_files = submission.job, submission.files, submission.hub_files
         setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
         actor, make = f"job-{identity.job_id}", partial(JobRunner, setup)
@@ -698,13 +702,8 @@ class Coordinator(Actor):
     async def _begin_session(
         self, queued: QueuedJob, folder: SessionFolder, files: SessionFiles, *, came_back: bool
     ) -> SessionRunner:
-        log.info(
-            "session_goes_on" if came_back else "session_began",
-            job_id=queued.id,
-            job=queued.name,
-            owner=queued.owner,
-            user=str(folder.saved.user),
-        )
+        event = "session_goes_on" if came_back else "session_began"
+        _log_of(queued).info(event, user=str(folder.saved.user))
         setup = SessionSetup(folder, files, came_back)
         make = partial(SessionRunner, setup)
         return await self._install(queued, folder, queued.name, folder.saved.token, make)
@@ -766,6 +765,10 @@ class Coordinator(Actor):
             for node in self._fleet.present()
             for worker in node.workers
         )
+
+
+def _log_of(job: QueuedJob) -> Any:
+    return TenantLog(job.id, job.name, job.owner).lines
 
 
 def _actors_of(worker: WorkerRefs) -> Iterable[ActorRef]:

@@ -81,6 +81,15 @@ class NodeSettings:
     permissions: Permissions = Permissions()
     """What jobs may do on this machine."""
 
+    @property
+    def workers_by_name(self) -> list[str]:
+        """The names of its workers."""
+        return [f"{self.name}/{index}" for index in range(self.workers)]
+
+    def log_of(self, worker: str) -> Path:
+        """The file that everything goes to which the worker of that name prints."""
+        return self.logs / f"{worker.replace('/', '-')}.log"
+
 
 class NodeScheduler(Actor):
     """See the module's docstring.
@@ -113,13 +122,13 @@ class NodeScheduler(Actor):
         self._notices = notices
         self._workers: dict[str, WorkerRefs] = {}
         self._processes: list[ProcessHandle] = []
-        self._pairs = {name: keys_for(name) for name in self._names()}
+        self._pairs = {name: keys_for(name) for name in self._settings.workers_by_name}
         """Keys of the workers. One that is started again has the same."""
         self._starts: dict[str, str] = {}
         """What each process that runs was handed at its start, and is known by; by worker."""
         self._accelerators: dict[str, dict[str, str]] = {}
         """What the environment says of them, by worker."""
-        self._lives = WorkerLives(self._names(), timings.node)
+        self._lives = WorkerLives(self._settings.workers_by_name, timings.node)
         self._liveness: dict[str, asyncio.Task[None]] = {}
         self._job: JobPlan | None = None
         """The job of the latest plan, with its spec."""
@@ -136,7 +145,7 @@ class NodeScheduler(Actor):
         guests.admit(key_of(self._settings.coordinator), "coordinator")
         for key, role in self._worker_roles().items():
             guests.admit(key, role)
-        for index, name in enumerate(self._names()):
+        for index, name in enumerate(self._settings.workers_by_name):
             self.run_task(self._keep_running(index, name))
         if self._notices is not None:
             self.run_task(self._leaving.follow_cloud(self._notices))
@@ -287,7 +296,7 @@ class NodeScheduler(Actor):
 
     def _all_up(self) -> bool:
         """Whether every worker is up, or known to have trouble."""
-        absent = (name for name in self._names() if name not in self._workers)
+        absent = (name for name in self._settings.workers_by_name if name not in self._workers)
         return not any(map(self._lives.is_awaited, absent))
 
     def report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
@@ -320,10 +329,6 @@ class NodeScheduler(Actor):
         if self._settings.pool != "reserved":
             return self._store.endpoint
         return self._store.writable_by(name, *LEFT_BY_TRAINERS)
-
-    def _names(self) -> list[str]:
-        """Of the workers."""
-        return [f"{self._settings.name}/{index}" for index in range(self._settings.workers)]
 
     def _worker_roles(self) -> dict[str, Role]:
         """Of all workers, by their public keys."""
@@ -397,7 +402,7 @@ class NodeScheduler(Actor):
         argv += ["--name", name, "--node", self.ref.address, "--host", settings.host]
         argv += ["--advertise", settings.advertise]
         argv += ["--permissions", msgspec.json.encode(settings.permissions).decode()]
-        log_path = settings.logs / f"{name.replace('/', '-')}.log"
+        log_path = settings.log_of(name)
         return await self._launcher.start(
             argv,
             env={**os.environ, **own},

@@ -36,8 +36,6 @@ _ORDINARY: tuple[Reason, ...] = (
     "late_reply",
 )
 """What happens whenever a process or an actor ends while others still talk to it."""
-_LOG_INTERVAL_S = 1.0
-"""Seconds between two lines of the same reason."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True):

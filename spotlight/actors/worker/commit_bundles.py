@@ -16,7 +16,6 @@ import torch
 from spotlight.actors.worker.engine import Origin
 from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.progress import Progress
-from spotlight.diffusion.samplers import SamplerSettings
 from spotlight.errors import CommitRefused, NotFinite, TransferFailed
 from spotlight.transport.tensors.bundles import metadata_of, pack, unpack
 from spotlight.types import Commit, Request
@@ -30,11 +29,6 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     origin: Origin
     step: int
     requests: tuple[Request, ...]
-
-
-def settings_of(request: Request) -> SamplerSettings:
-    """The sampler's settings of a request."""
-    return SamplerSettings(**msgspec.structs.asdict(request.settings))
 
 
 def pack_commit(origin: Origin, requests: Sequence[Request], progress: Progress) -> bytes:
@@ -110,7 +104,7 @@ def _require_consistent(
     """The tensors are what denoising so many steps of these requests leaves."""
     if not record.requests:
         raise CommitRefused(f"{key} is of no request")
-    settings, count = settings_of(record.requests[0]), len(record.requests)
+    settings, count = record.requests[0].settings, len(record.requests)
     noisy = sum(settings.in_window(step) for step in range(progress.step))
     states = noisy + 1 if noisy else 0
     expected = {

@@ -22,7 +22,7 @@ from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.runtime.launcher import PARENT, die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import open_first_stream, run, until_told
-from spotlight.process_start import outlive_notices
+from spotlight.process_start import outlive_notices, use_lossy_streams
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +32,7 @@ def main() -> None:
     arguments = _parse()
     die_with_parent(int(os.environ[PARENT]))
     keys = WorkerKeys.decode(read_secret())
+    use_lossy_streams()  # code of users prints, and must not fail for a full disk
     log_as_json_lines()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # What a service manager sends to all processes is the node's to handle: it has its workers

@@ -15,7 +15,6 @@ import torch
 
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.actors.worker import engine
-from spotlight.actors.worker.commit_bundles import settings_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.samplers import Denoising
@@ -70,7 +69,7 @@ class TorchCollective:
     ) -> Progress:
         """See `engine.Collective`."""
         shape = cast(TorchModel, model).latent_shape(requests[0])
-        looks_back = settings_of(requests[0]).looks_back(step)
+        looks_back = requests[0].settings.looks_back(step)
         carried = torch.empty(len(requests), 1 + looks_back, *shape, device=self._device)
         self.group.broadcast(carried)
         begin = Progress.begin(carried[:, 0])

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spotlight.actors.worker import engine
-from spotlight.actors.worker.commit_bundles import settings_of, unpack_commits
+from spotlight.actors.worker.commit_bundles import unpack_commits
 from spotlight.actors.worker.engine import Origin
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.progress import Progress
@@ -46,7 +46,7 @@ class TorchModel:
     def begin(self, requests: Sequence[Request], progress: engine.Progress | None) -> Denoising:
         """See `engine.Model`."""
         prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
-        settings = settings_of(requests[0])
+        settings = requests[0].settings
         if progress is None:
             return start(self.model, prompts, seeds, settings)
         return resume(self.model, prompts, seeds, settings, cast(Progress, progress))

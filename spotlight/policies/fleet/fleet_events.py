@@ -64,7 +64,7 @@ class Terms(NamedTuple):
     priority: int = 0
     """Those of a higher one get reserved nodes first."""
     ranks: int = 0
-    """So many of its workers must train; 0 for a session."""
+    """This number of its workers must train; 0 for a session."""
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class NodeRow(Generic[WordT, TaskT]):
     next: str | None = None
     """It gives its work back, and then works for this one; empty for none. None: it does not."""
     give_back_by: float = 0.0
-    """By then it gives its work back, if it does, on the table's clock."""
+    """The time by which it gives its work back, if it does, on the table's clock."""
     is_drained: bool = False
     """Whether a user wants it to work for nobody."""
     notice: UserNotice | None = None

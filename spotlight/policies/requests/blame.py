@@ -20,7 +20,7 @@ from spotlight.policies.requests.rows import Lease, Row
 
 _MAX_FAILURES = 3
 """A request whose denoising failed so often is given up."""
-_QUARANTINE_AFTER = 3
+_GIVEN_UP_AFTER = 3
 """A request that was lost with so many nodes is given up."""
 _FAILURES = 3
 """How many leases on different requests, failed in a row, make a suspect."""
@@ -83,7 +83,7 @@ class Blame:
         for row in rows:
             row.lost_with.add(node)
             self._suspects[row.request.id] = self._lost_with[node][row.request.id] = row
-        return [row for row in rows if len(row.lost_with) >= _QUARANTINE_AFTER]
+        return [row for row in rows if len(row.lost_with) >= _GIVEN_UP_AFTER]
 
     def absolve(self, node: str) -> None:
         """The node was not lost, but out of reach."""

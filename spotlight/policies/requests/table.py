@@ -318,7 +318,9 @@ class RequestTable:
             taker.failures += 1
             taker.silent = True
             self._unsettled.discard(taker.name)
-            self._endings.take_back(lease, f"{taker.name} let its lease expire", now)
+            self._endings.take_back(
+                lease, f"{taker.name} did not say in time that it still works on it", now
+            )
         if expired:
             items = sum(len(lease.rows) for lease in expired)
             self._accounts.out.append(RecordEvent(WorkTakenBack(items=items)))

@@ -17,6 +17,7 @@ from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.run_record import RunRecord
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal, SavedProgress
 from spotlight.actors.coordinator.tenant.request_plans import unexplored
+from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.errors import JournalError
 from spotlight.policies.step_times import StepTimes
 from spotlight.store.run_folder import RunFolder
@@ -42,7 +43,9 @@ def journal_of(folder: RunFolder) -> JobJournal:
 
 def begun(folder: RunFolder) -> JobProgress:
     journal = journal_of(folder)
-    record = JobRecord(RunRecord(folder), "job", SimpleNamespace(fail=pytest.fail))
+    record = JobRecord(
+        RunRecord(folder), TenantLog("id", "job", "operator"), SimpleNamespace(fail=pytest.fail)
+    )
     mirroring: Any = SimpleNamespace(take=lambda completed: None)
     return JobProgress(job(), {}, journal=journal, record=record, mirroring=mirroring)
 

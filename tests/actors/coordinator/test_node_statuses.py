@@ -19,6 +19,7 @@ from spotlight.policies.fleet.fleet_events import (
     PlansDue,
     Reported,
     TenantBegan,
+    Terms,
 )
 from spotlight.policies.fleet.table import MOST_GONE, FleetTable
 
@@ -62,7 +63,11 @@ def test_a_node_that_came_is_there_with_its_version_and_since_when() -> None:
 def test_a_node_says_what_it_works_for() -> None:
     nodes = Nodes()
     report = nodes.say("a")
-    for event in (TenantBegan("job"), Heard("job", report), Assigned("job", "a", NodeTask())):
+    for event in (
+        TenantBegan("job", Terms()),
+        Heard("job", report),
+        Assigned("job", "a", NodeTask()),
+    ):
         nodes.table.handle(event, nodes.now)
     assert nodes.of("a").job == "job"
 

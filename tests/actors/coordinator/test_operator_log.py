@@ -81,7 +81,7 @@ async def test_every_line_of_a_job_says_which_and_whose_it_is(town: Town) -> Non
         await town.nodes["spot"].abort()
         await town.ended()
     story = [line for line in logs if line["log_level"] != "debug" and "job" in line]
-    assert {"job_accepted", "worker_lost", "iteration_done", "run_finished"} <= {
+    assert {"job_submitted", "job_began", "worker_lost", "iteration_done", "run_finished"} <= {
         line["event"] for line in story
     }
     whose = {(line["job_id"], line["job"], line["owner"]) for line in story}

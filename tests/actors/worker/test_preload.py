@@ -22,11 +22,12 @@ import spotlight.actors.worker.group_leader, spotlight.actors.worker.member
 import spotlight.actors.worker.trainer_rank, spotlight.actors.worker.torch_engine
 import spotlight.transport.control
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
+from spotlight.types import SamplingSettings
 from spotlight.jobs import ModelSpec
 
 model = load_model(ModelSpec(checkpoint="builtin:ocr-tiny"))
-settings = SamplerSettings("ode", 2, 16, 48, micro_batch=1)
+settings = SamplingSettings(kind="ode", steps=2, height=16, width=48, micro_batch=1)
 model.decode(sample(model, ['the number "12"'], [1], settings).latents, 16, 48)
 new = {name for name in set(sys.modules) - before if not name.startswith("spotlight.")}
 print("new", sorted(new))

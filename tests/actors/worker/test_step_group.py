@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from spotlight.actors.worker.torch_collective import TorchCollective
 from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import Denoising, SamplerSettings, resume, sample, start
+from spotlight.diffusion.samplers import Denoising, resume, sample, start
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
 from spotlight.jobs import ModelSpec
@@ -34,17 +33,18 @@ from spotlight_simulation.rank_groups import init_group
 
 LIMIT_S = 30.0
 STEPS = 4
-SETTINGS = SamplerSettings(
-    "flow_sde", STEPS, height=32, width=64, noise_level=0.7, window=(1, 2), micro_batch=4
+SETTINGS = SamplingSettings(
+    kind="flow_sde", steps=STEPS, height=32, width=64, noise_level=0.7, window=(1, 2), micro_batch=4
 )
 PROMPTS, SEEDS = ('the number "1"', 'the number "22"'), (7, 8)
-SECOND_ORDER = SamplerSettings("ode", 6, height=32, width=64, micro_batch=4, solver="dpmpp_2m")
+SECOND_ORDER = SamplingSettings(
+    kind="ode", steps=6, height=32, width=64, micro_batch=4, solver="dpmpp_2m"
+)
 
 
-def requests(settings: SamplerSettings) -> tuple[Request, ...]:
-    wire = SamplingSettings(**asdict(settings))
+def requests(settings: SamplingSettings) -> tuple[Request, ...]:
     return tuple(
-        replace(request(seed), prompt=prompt, seed=seed, settings=wire)
+        replace(request(seed), prompt=prompt, seed=seed, settings=settings)
         for prompt, seed in zip(PROMPTS, SEEDS, strict=True)
     )
 
@@ -68,7 +68,7 @@ class Pair:
             for group, model in zip(self.groups, models, strict=True)
         )
 
-    def begin(self, settings: SamplerSettings = SETTINGS) -> Denoising:
+    def begin(self, settings: SamplingSettings = SETTINGS) -> Denoising:
         return start(self.models[0], PROMPTS, SEEDS, settings)
 
     def follow(

@@ -18,9 +18,9 @@ from benchmarks.staleness.staleness_record import (
     read_record,
 )
 from benchmarks.staleness.study import StalenessStudy, run_study
-from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
+from spotlight.actors.coordinator.tenant.request_plans import rollout_settings, sampling_settings
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.errors import CheckpointError, RunFolderError, ScoringError
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.trainer import Trainer
@@ -53,7 +53,7 @@ def test_every_lag_is_scored_with_its_weights(plan: MakePlan, brightness: Bright
     assert {len(row) for rows in rewards for row in rows} == {4}
     # The greatest lag is where the study began: the job's initial weights.
     model = load_model(wanted.job.model)
-    settings = SamplerSettings.from_spec(wanted.job.sampler)
+    settings = sampling_settings(wanted.job.sampler, wanted.job.sampler.steps, None)
     for prompt, seeds, row in zip(wanted.prompts, wanted.seeds, rewards[0], strict=True):
         latents = sample(model, [prompt] * 4, seeds, settings).latents
         images = model.decode(latents, settings.height, settings.width)

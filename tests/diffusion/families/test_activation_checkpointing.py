@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import FAMILIES
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, WindowSpec
 from spotlight.training.trainer import Trainer, TrainingBatch
 
@@ -45,7 +46,7 @@ def sampler_of(name: str) -> SamplerSpec:
 
 def batch_of(model: DiffusionModel, sampler: SamplerSpec) -> TrainingBatch:
     prompts = ["a cat", "a dog"] * 2
-    settings = SamplerSettings.from_spec(sampler, window_start=1)
+    settings = sampling_settings(sampler, sampler.steps, 1)
     samples = sample(model, prompts, range(4), settings)
     return TrainingBatch(
         prompts=prompts,

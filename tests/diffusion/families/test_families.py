@@ -14,10 +14,11 @@ from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.parallel_plans import matching, plan_of
-from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
+from spotlight.diffusion.samplers import resume, sample, start
 from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.preflight.trainable import trainable_shapes
+from spotlight.types import SamplingSettings
 
 NAMES = [family.name for family in FAMILIES.values()]
 PROMPTS = ["a cat", "a dog", "two birds"]
@@ -41,10 +42,17 @@ def load(checkpoint_of: Callable[[str], Path]) -> Load:
     return model
 
 
-def settings_of(name: str) -> SamplerSettings:
+def settings_of(name: str) -> SamplingSettings:
     frames = 5 if name == "wan" else 1
-    return SamplerSettings(
-        "flow_sde", 4, *SIZE, guidance=2.0, window=(1, 2), micro_batch=4, frames=frames
+    return SamplingSettings(
+        kind="flow_sde",
+        steps=4,
+        height=SIZE[0],
+        width=SIZE[1],
+        guidance=2.0,
+        window=(1, 2),
+        micro_batch=4,
+        frames=frames,
     )
 
 

@@ -17,9 +17,10 @@ from spotlight.diffusion.families.qwen_tokens import QWEN_TEMPLATE
 from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.noise import initial_noise
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.errors import CheckpointError
 from spotlight.jobs import ModelSpec
+from spotlight.types import SamplingSettings
 from tests.diffusion.tiny_models import tiny_model
 
 PROMPTS = ["a cat", 'a sign that says "open"']
@@ -136,7 +137,9 @@ def test_the_template_is_the_pipelines(pipeline: QwenImagePipeline) -> None:
 def test_images_are_those_of_the_pipeline(
     pipeline: QwenImagePipeline, real: DiffusionModel, guidance: float
 ) -> None:
-    settings = SamplerSettings("ode", 3, SIZE, SIZE, guidance=guidance, micro_batch=4)
+    settings = SamplingSettings(
+        kind="ode", steps=3, height=SIZE, width=SIZE, guidance=guidance, micro_batch=4
+    )
     seeds = [1, 2]
     noise = initial_noise(seeds, real.latent_shape(SIZE, SIZE))
     options = {"negative_prompt": [" ", " "]} if guidance > 1 else {}
@@ -160,7 +163,9 @@ def test_guidance_pushes_away_from_the_jobs_negative_prompt_as_in_the_pipeline(
     pipeline: QwenImagePipeline, checkpoint: str, real: DiffusionModel
 ) -> None:
     spec = ModelSpec(checkpoint=checkpoint, negative_prompt="a grey picture")
-    settings = SamplerSettings("ode", 3, SIZE, SIZE, guidance=4.0, micro_batch=4)
+    settings = SamplingSettings(
+        kind="ode", steps=3, height=SIZE, width=SIZE, guidance=4.0, micro_batch=4
+    )
     noise = initial_noise([1, 2], real.latent_shape(SIZE, SIZE))
     expected = pipeline(
         latents=noise.clone(),

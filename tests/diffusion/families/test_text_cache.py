@@ -16,9 +16,10 @@ from spotlight.diffusion import checkpoints
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.registry import FAMILIES
-from spotlight.diffusion.samplers import SamplerSettings, resume, sample, start
+from spotlight.diffusion.samplers import resume, sample, start
 from spotlight.errors import CheckpointError, JobError
 from spotlight.jobs import ModelSpec
+from spotlight.types import SamplingSettings
 
 NAMES = [family.name for family in FAMILIES.values()]
 PROMPTS = ["a cat", "two birds", "a cat"]
@@ -83,9 +84,16 @@ def test_a_text_encoder_that_is_cut_off_is_refused_before_any_prompt(
         load_model(spec, device="cpu", cache=cache)
 
 
-def settings(tokens: int | None) -> SamplerSettings:
-    return SamplerSettings(
-        "flow_sde", 4, 32, 48, guidance=2.0, window=(1, 2), micro_batch=4, text_tokens=tokens
+def settings(tokens: int | None) -> SamplingSettings:
+    return SamplingSettings(
+        kind="flow_sde",
+        steps=4,
+        height=32,
+        width=48,
+        guidance=2.0,
+        window=(1, 2),
+        micro_batch=4,
+        text_tokens=tokens,
     )
 
 

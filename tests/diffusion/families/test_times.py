@@ -13,8 +13,9 @@ import torch
 
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import family_of
-from spotlight.diffusion.samplers import SamplerSettings, sample
+from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec
+from spotlight.types import SamplingSettings
 
 HEIGHT, WIDTH, STEPS = 32, 48, 20
 
@@ -55,7 +56,12 @@ def test_times_are_rounded_as_the_pipeline_rounds_them(
     model: Any = load_model(ModelSpec(checkpoint=str(folder)), device="cpu")
     model.transformer.to(torch.bfloat16)
     with told_times(model.transformer) as told:
-        sample(model, ["a cat"], [0], SamplerSettings("ode", STEPS, HEIGHT, WIDTH, micro_batch=1))
+        sample(
+            model,
+            ["a cat"],
+            [0],
+            SamplingSettings(kind="ode", steps=STEPS, height=HEIGHT, width=WIDTH, micro_batch=1),
+        )
     assert len(told) == STEPS
     for ours, theirs in zip(told, expected, strict=True):
         torch.testing.assert_close(ours, theirs.to(ours.dtype), rtol=0, atol=0)

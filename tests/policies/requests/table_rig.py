@@ -31,7 +31,9 @@ InstructionT = TypeVar("InstructionT")
 EventT = TypeVar("EventT", bound=RunEvent)
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/nowhere")
-SETTINGS = SamplingSettings("ode", 4, None, 1.0, 0.0, None, 32, 64, 4)
+SETTINGS = SamplingSettings(
+    kind="ode", steps=4, height=32, width=64, noise_level=0.0, micro_batch=4
+)
 STEPS = SETTINGS.steps
 LEASE_S = 15.0
 
