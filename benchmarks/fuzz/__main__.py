@@ -8,8 +8,8 @@ meanwhile. A kind is tried no more after twenty findings.
 
 What is tried follows from a name and a number, so `--only NAME --first NUMBER` tries it again.
 
-- `executions`, and of each kind `..._executions`, and `..._outcomes`: how many different ones there
-  were, as something should be taken and something refused.
+- `executions`, and `..._executions` of each kind.
+- `one_sided`: of how many kinds all inputs came to the same: none was taken, or none refused.
 - `findings`: how many of them did not hold. Each is printed.
 - `messages_taken`, of `message_types`: so many types were once taken for right.
 """
@@ -87,9 +87,9 @@ def main() -> None:
 def _figures(tallies: dict[str, _Tally]) -> Iterator[tuple[str, Figure]]:
     yield "executions", sum(tally.outcomes.total() for tally in tallies.values())
     yield "findings", sum(len(tally.findings) for tally in tallies.values())
+    yield "one_sided", sum(len(tally.outcomes) < 2 for tally in tallies.values())
     for name, tally in tallies.items():
         yield f"{name}_executions", tally.outcomes.total()
-        yield f"{name}_outcomes", len(tally.outcomes)
     types = {kind.__name__ for kind in message_types()}
     if "frames" in tallies:
         yield "messages_taken", len(types & tallies["frames"].outcomes.keys())
