@@ -46,7 +46,7 @@ HOURS = 8.0
 ALONE_S = 3600.0
 SEEDS = 2000
 QUEUE_KILLS_APART = 8
-"""As many places lie between two at which the coordinator is killed with `--quick`."""
+"""One place in this many is one at which the coordinator is killed with `--quick`."""
 
 
 def main() -> None:
