@@ -46,7 +46,7 @@ HOURS = 8.0
 ALONE_S = 3600.0
 SEEDS = 2000
 QUEUE_KILLS_APART = 8
-"""With `--quick` this is how many places lie between two at which the coordinator is killed."""
+"""The coordinator is killed at every place of the queue's writes, with `--quick` at one of so many."""
 
 
 def main() -> None:
