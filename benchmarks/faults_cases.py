@@ -65,7 +65,11 @@ def cases(rng: random.Random, *, partitions: bool, quick: bool) -> list[Case]:
         strikes += [Strike("stall", pair, s) for pair in INSIDE for s in PARTED_S]
     if quick:
         wanted = (f"kill {TRAINER}", f"stall {COORDINATOR} - {RESERVED} 3 s")
-        return [_single(strike, rng) for strike in strikes if str(strike) in wanted]
+        return [
+            _single(strike, rng, latest_s=2.0, iterations=4)
+            for strike in strikes
+            if str(strike) in wanted
+        ]
     return [*(_single(strike, rng) for strike in strikes), storm(rng, partitions=partitions)]
 
 
@@ -78,8 +82,9 @@ def storm(rng: random.Random, *, partitions: bool) -> Case:
     return Case(f"storm of {STORM}", tuple(strikes), iterations=60)
 
 
-def _single(strike: Strike, rng: random.Random) -> Case:
-    return Case(str(strike), ((round(rng.uniform(0.3, 5.0), 2), strike),))
+def _single(strike: Strike, rng: random.Random, latest_s: float = 5.0, iterations: int = 8) -> Case:
+    at_s = round(rng.uniform(0.3, latest_s), 2)
+    return Case(str(strike), ((at_s, strike),), iterations)
 
 
 def _any_strike(rng: random.Random, *, partitions: bool) -> Strike:

@@ -214,7 +214,7 @@ def main() -> None:
     report.begin()
     torch.set_num_threads(1)
     log_as_json_lines(logging.ERROR)
-    report.add(run(_measure(count=128, rounds=report.times(15, quick=3))))
+    report.add(run(_measure(count=128, rounds=report.times(15, quick=1))))
     report.finish()
 
 

@@ -8,8 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from spotlight.policies.exploration.prompt_population import Population, visit
-from spotlight.policies.exploration.reward_spread import ContinuousRewards, Evidence, Standing
+from spotlight.policies.exploration.reward_spread import (
+    ContinuousRewards,
+    Evidence,
+    Population,
+    Standing,
+    visit,
+)
 
 PASS_FAIL_COUNTS = 2.0
 """Pseudo-counts that hold a prompt's pass rate to that of its category."""

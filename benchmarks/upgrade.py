@@ -35,6 +35,7 @@ from benchmarks.live.run_comparison import differences
 from benchmarks.live.tiny_jobs import job_data
 from benchmarks.report import Report
 from spotlight.store.memory_folder import remove_leftovers
+from spotlight.store.record_files import whole_event_lines
 from spotlight.store.secret_files import write_secret_file
 from spotlight_simulation.ports import unused_port
 
@@ -165,30 +166,37 @@ def _update(base: Path, earlier: Path, *, quick: bool) -> Found:
         updated, after = site.runs / "updated-001", site.runs / "updated-002"
         site.code = earlier
         coordinator = site.start_coordinator()
-        options = {pool: _identity(site, pool) for pool in ("reserved", "spot")}
-        nodes = {pool: site.start_node(pool, *options[pool]) for pool in options}
-        site.wait(lambda: site.joined() == set(nodes), "node")
+        reserved, spot = _ways_in(site)
+        nodes = [site.start_node("reserved", *reserved), site.start_node("spot-1", *spot)]
+        site.wait(lambda: site.joined() == {"reserved", "spot-1"}, "node")
         site.done("submit", str(job))
         site.wait(lambda: _trained(updated) >= iterations // 3, "iteration")
-        site.done("preempt", "spot", "--notice", "60")
+        site.done("preempt", "spot-1", "--notice", "60")
         site.wait(lambda: _events(updated, "node_lost"), "end of the drain")
         site.stop(coordinator)
         before = _trained(updated)
         site.code = ROOT
         site.start_coordinator()
-        for pool, node in nodes.items():
+        for node in nodes:
             site.stop(node)
-            site.start_node(pool, *options[pool])
+        site.start_node("reserved", *reserved)
+        site.start_node("spot-2", *spot)
         site.done("submit", str(job))
         site.wait(lambda: _events(after, "run_finished"), "end of the second job")
         return _compared(updated, after, before, iterations)
 
 
-def _identity(site: Site, pool: str) -> tuple[str, ...]:
-    """The options by which a node comes in, and is known when it comes again."""
-    token = site.folder / f"{pool}.token"
-    write_secret_file(token, site.done("token", "new", "--pool", pool))
-    return "--join", f"@{token}", "--key-file", str(site.folder / f"{pool}.key")
+def _ways_in(site: Site) -> list[tuple[str, ...]]:
+    """The options by which the reserved node comes in again and again, and spot nodes do."""
+    ways = []
+    for pool, options in (
+        ("reserved", ("--key-file", str(site.folder / "reserved.key"))),
+        ("spot", ()),
+    ):
+        token = site.folder / f"{pool}.token"
+        write_secret_file(token, site.done("token", "new", "--pool", pool, "--uses", "9"))
+        ways.append(("--join", f"@{token}", *options))
+    return ways
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -207,7 +215,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
 
 
 def _events(run: Path, kind: str) -> list[dict[str, Any]]:
-    return [event for event in _lines(run / "events.jsonl") if event["event"] == kind]
+    return [event for event in map(json.loads, whole_event_lines(run)) if event["event"] == kind]
 
 
 def _trained(run: Path) -> int:

@@ -239,6 +239,9 @@ class SharingTimings(_Ordered):
     quantum_s: float = 1800.0
     """A node works for a job at least so long before another one may have it, and longer for a
     model that takes long to load."""
+    first_after_s: float = 10.0
+    """A job that has had no node for so long gets one of somebody who has had more; nodes of one
+    that came back may be on their way."""
     backfill_limit_s: float = 3600.0
     """No later job begins before one that has waited for so long."""
     give_back_s: float = 30.0

@@ -32,7 +32,7 @@ _WANTED: dict[str, JobState] = {"first": "finished", "second": "finished", "thir
 _BEGIN, _END = "queue.write", "queue.written"
 _POLL_S = 1.0
 _AWAY_S = 3.0
-"""The coordinator is away for this time after its kill."""
+"""The coordinator is away for this long after its kill."""
 _ANSWER_S = 5.0
 _LIMIT_S = 3600.0
 

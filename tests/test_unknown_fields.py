@@ -30,8 +30,7 @@ from spotlight.jobs import JobSpec, ModelSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.permissions import Permissions
 from spotlight.policies.door.key_book import SavedBook
-from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_spread import Evidence
+from spotlight.policies.exploration.reward_spread import Evidence, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.rewards.schema import ScoreRequest
 from spotlight.rewards.serving.settings import ServingSettings

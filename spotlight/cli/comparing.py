@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.cli.options import JoinOption, JsonOption
+from spotlight.cli.completing import run_names
+from spotlight.cli.options import JoinOption, JsonOption, RunArgument
 from spotlight.errors import RunFolderError, UserError
 
 if TYPE_CHECKING:
@@ -25,12 +26,7 @@ _SHOWN_POINTS = 10
 
 
 def report(
-    run: Annotated[
-        str,
-        typer.Argument(
-            help="A run folder, the name of a run or of a job, or `last`.", show_default=False
-        ),
-    ] = "last",
+    run: RunArgument = "last",
     join: JoinOption = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -48,7 +44,12 @@ def report(
 
 def compare(
     runs: Annotated[
-        list[str], typer.Argument(help="Run folders, or names of runs or of jobs; two or more.")
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Run folders, or names of runs or of jobs; two or more.",
+            autocompletion=run_names,
+        ),
     ],
     html: Annotated[
         Path | None, typer.Option("--html", help="Write a page with the curves to this file.")

@@ -1,4 +1,5 @@
-"""What a shell is offered when a user presses the tabulator: the coordinator's jobs and nodes.
+"""What a shell is offered when a user presses the tabulator: the coordinator's jobs and nodes, and
+the runs of this folder.
 
 Whoever cannot be asked at once offers nothing, and no error is shown between the user's words.
 """
@@ -17,7 +18,7 @@ from spotlight.errors import SpotlightError
 if TYPE_CHECKING:
     from spotlight.running.client import CoordinatorClient
 
-LIMIT_S = 2.0
+LIMIT_S = 1.0
 
 
 def job_names(context: typer.Context, incomplete: str) -> list[str]:
@@ -36,6 +37,14 @@ def node_names(context: typer.Context, incomplete: str) -> list[str]:
         return [node.name for node in (await client.guests()).nodes]
 
     return _offered(context, incomplete, names)
+
+
+def run_names(incomplete: str) -> list[str]:
+    """Folders of runs below `runs` that begin like this, and `last`; elsewhere the shell itself
+    knows what there is."""
+    from spotlight.running.run_names import LAST, runs_here
+
+    return [name for name in (*runs_here(), LAST) if name.startswith(incomplete)]
 
 
 def _offered(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from spotlight.cli.completing import run_names
 from spotlight.cli.options import (
     JoinOption,
     JsonOption,
@@ -24,7 +25,9 @@ def resume(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|JOB", help="Folder of a run that has ended, or the name of it or its job."
+            metavar="RUN|JOB",
+            help="Folder of a run that has ended, or the name of it or its job.",
+            autocompletion=run_names,
         ),
     ],
     changes: SetOption = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from spotlight import __version__
-from spotlight.cli.completing import job_names, node_names
+from spotlight.cli.completing import job_names, node_names, run_names
 from spotlight.errors import UserError
 from spotlight.types import HIGHEST_PRIORITY, MOST_WEIGHT
 
@@ -83,9 +83,18 @@ PriorityOption = Annotated[
 JobArgument = Annotated[
     str,
     typer.Argument(
-        metavar="[JOB]",
+        metavar="JOB",
         help="Name or id of a job; by default that which runs for the longest.",
         autocompletion=job_names,
+        show_default=False,
+    ),
+]
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|JOB",
+        help="A run folder, the name of a run or of a job, or `last`.",
+        autocompletion=run_names,
         show_default=False,
     ),
 ]

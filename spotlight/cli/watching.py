@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from spotlight.cli.options import JobArgument, JoinOption, JsonOption
+from spotlight.cli.options import JobArgument, JoinOption, JsonOption, RunArgument
 from spotlight.cli.reaching import asking
 
 if TYPE_CHECKING:
@@ -24,12 +24,7 @@ def watch(job: JobArgument = "", join: JoinOption = "", as_json: JsonOption = Fa
 
 
 def logs(
-    job: Annotated[
-        str,
-        typer.Argument(
-            help="A run folder, the name of a run or of a job, or `last`.", show_default=False
-        ),
-    ] = "last",
+    job: RunArgument = "last",
     go_on: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the job has ended.")
     ] = False,

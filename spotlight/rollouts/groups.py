@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from spotlight.actors.protocol.sessions import LONGEST_PROMPT, MOST_SEEDS, MOST_STEPS
+from spotlight.actors.protocol.sessions import LONGEST_PROMPT, MOST_SEEDS, MOST_STEPS, NodeCapacity
 from spotlight.errors import JobError
 from spotlight.rollouts.versions import ANY_VERSION, AtLeast, Exactly
 
@@ -111,19 +111,6 @@ class ExploredPrompt:
     """The reward of each seed's preview; None without a preview."""
     previewed: int
     """Candidates that were scored."""
-
-
-@dataclass(frozen=True)
-class NodeCapacity:
-    """A node that takes part."""
-
-    name: str
-    pool: str
-    workers: int
-    notice: str
-    """Who says that it will be taken; empty while it may stay."""
-    notice_s: float | None
-    """Seconds from the notice until it is taken; None where that is not known."""
 
 
 @dataclass(frozen=True)

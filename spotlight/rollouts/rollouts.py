@@ -26,7 +26,7 @@ from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.policies.exploration.settings import PlannerName
 from spotlight.rollouts.exploration import Exploration, settings_for
 from spotlight.rollouts.fetching import SampleFetcher
-from spotlight.rollouts.groups import Capacity, NodeCapacity, RolloutRequest, Usage
+from spotlight.rollouts.groups import Capacity, RolloutRequest, Usage
 from spotlight.rollouts.opening import Connection, connected, connected_locally, work_of
 from spotlight.rollouts.publication import Kind
 from spotlight.rollouts.session_link import SessionLink
@@ -401,10 +401,7 @@ def _by_version(
 
 def _capacity(fleet: Fleet) -> Capacity:
     return Capacity(
-        tuple(
-            NodeCapacity(node.name, node.pool, node.workers, node.notice, node.notice_s)
-            for node in fleet.nodes
-        ),
+        fleet.nodes,
         fleet.newest_version,
         fleet.ready,
         fleet.waiting,

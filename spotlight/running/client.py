@@ -15,6 +15,7 @@ from spotlight.actors.protocol import (
     CancelRefused,
     ConsentNeeded,
     DrainNode,
+    DrainRefused,
     GetStatus,
     JobAccepted,
     JobList,
@@ -172,6 +173,8 @@ class CoordinatorClient:
             raise UnknownNode(f"there is no node `{message.node}`; there are: {there}")
         if isinstance(answer, ConsentNeeded):
             raise ConsentMissing(answer.reason)
+        if isinstance(answer, DrainRefused):
+            raise RequestRefused(answer.reason)
         assert isinstance(answer, Acknowledged)
 
     async def _ask_door(self, message: Message) -> Message:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from spotlight.actors.protocol.dialect import own_dialect
-from spotlight.errors import ActorError, NotAllowed, OtherVersion, UserError
+from spotlight.errors import ActorError, NotAllowed, UserError
 from spotlight.join_token import JoinToken
 from spotlight.preflight.machine import Finding
 from spotlight.running.client import CoordinatorClient, connect
@@ -34,8 +34,7 @@ async def coordinator_findings(given: str, folder: Path) -> list[Finding]:
     try:
         join = resolve("--join", given)
     except UserError as error:
-        problem, _, advice = str(error).partition(";")
-        return [Finding("join token", "fail", problem, advice.strip()), _port(None)]
+        return [_failed("join token", error), _port(None)]
     dialled = await _dial(join)
     found = [Finding("join token", "ok", f"`{join.id}`, of the coordinator at {join.place}")]
     found.append(dialled)
@@ -65,14 +64,10 @@ async def _ask(join: JoinToken) -> Finding:
     try:
         async with connect(join) as client:
             said = await _what_it_says(client, join)
-    except OtherVersion as error:
-        return Finding("coordinator", "fail", str(error), "install the same build on both")
     except ActorError as error:
-        problem, _, advice = str(unreached(join, error)).partition(";")
-        return Finding("coordinator", "fail", problem, advice.strip())
+        return _failed("coordinator", unreached(join, error))
     except UserError as error:
-        problem, _, advice = str(error).partition(";")
-        return Finding("coordinator", "fail", problem, advice.strip())
+        return _failed("coordinator", error)
     seconds = time.perf_counter() - began
     build = own_dialect()
     return Finding("coordinator", "ok", f"{said}, same build {build}, {1000 * seconds:.0f} ms")
@@ -86,6 +81,12 @@ async def _what_it_says(client: CoordinatorClient, join: JoinToken) -> str:
             raise UserError(end) from None
         return "lets nodes in by this token"
     return "answers"
+
+
+def _failed(what: str, error: UserError) -> Finding:
+    """What an error says, and behind its semicolon what to do."""
+    problem, _, advice = str(error).partition("; ")
+    return Finding(what, "fail", problem, advice)
 
 
 def _port(join: JoinToken | None) -> Finding:

@@ -11,7 +11,7 @@ from spotlight.errors import ActorError, NotAdmitted, NotAllowed, OtherVersion, 
 from spotlight.running.client import CoordinatorClient
 from spotlight.running.local_run import Observer
 
-POLL_S = 0.5
+POLL_S = 1.0
 _CALL_LIMIT_S = 2.0
 _SILENCE_S = 5.0
 """The user is told when the coordinator has not answered for so long."""

@@ -21,11 +21,20 @@ def find_run(name: str, runs: Path = _RUNS) -> Path | None:
     there is none."""
     if name != LAST and is_run(Path(name)):
         return Path(name)
-    there = [folder for folder in sorted(runs.glob("*")) if is_run(folder)]
+    there = _below(runs)
     if name == LAST:
         return _newest(there)
     of_job = [it for it in there if re.fullmatch(rf"{re.escape(name)}-\d{{3,}}", it.name)]
     return _newest([it for it in there if it.name == name] or of_job)
+
+
+def runs_here(runs: Path = _RUNS) -> list[str]:
+    """The names of all runs below `runs`."""
+    return [folder.name for folder in _below(runs)]
+
+
+def _below(runs: Path) -> list[Path]:
+    return [folder for folder in sorted(runs.glob("*")) if is_run(folder)]
 
 
 def _newest(folders: Iterable[Path]) -> Path | None:

@@ -46,6 +46,8 @@ _ADVICE: dict[type[JournalError], str] = {
     JournalInUse: "stop that one first",
     JournalUnwritable: "free some space or repair the disk, then try again",
 }
+_DRAINED = "drained"
+"""Key of the record of the nodes that are to have no work."""
 _LONGEST_WORD = 100
 _MOST_NAMED = 10
 """Jobs that one error names."""
@@ -64,7 +66,7 @@ class JobQueue:
         self._path = path
         self._journal: Journal | None = journal
         """None after a write that the disk refused."""
-        self._keep(_read(journal))
+        self._keep(_read(journal), _read_drained(journal))
 
     @classmethod
     def open(cls, runs: Path) -> JobQueue:
@@ -107,6 +109,13 @@ class JobQueue:
         """Forget a job that did not come into the queue after all. Raises `JournalError` if the
         disk refuses; the job is there then."""
         self._write({self._numbers[job_id]: None})
+
+    def drain(self, node: str, *, cancel: bool) -> None:
+        """Keep that a node is to have no work, or (`cancel`) that it is to have some. It is on disk
+        when this returns. Raises `JournalError` if the disk refuses; nothing has changed then."""
+        drained = self.drained - {node} if cancel else self.drained | {node}
+        if drained != self.drained:
+            self._write({}, drained)
 
     def live(self) -> tuple[QueuedJob, ...]:
         """Those that have not ended: by priority, then in the order in which they came."""
@@ -166,32 +175,40 @@ class JobQueue:
                 f"{MOST_LIVE:,} jobs wait or run, and no more may; wait for some, or cancel them"
             )
 
-    def _write(self, changes: Mapping[int, QueuedJob | None]) -> None:
+    def _write(
+        self, changes: Mapping[int, QueuedJob | None], drained: frozenset[str] | None = None
+    ) -> None:
         """Make the changes, first on disk, and let go whatever has ended too long ago."""
+        drained = self.drained if drained is None else drained
         after = {**self._jobs, **changes}
         jobs = {number: job for number, job in after.items() if job is not None}
         for number in _latest(jobs)[MOST_ENDED:]:
             del jobs[number]
         failpoints.reach("queue.write")
         with _explaining():
-            self._bring(self._journal or _open(self._path), jobs)
+            self._bring(self._journal or _open(self._path), jobs, drained)
         failpoints.reach("queue.written")
-        self._keep(jobs)
+        self._keep(jobs, drained)
 
-    def _keep(self, jobs: dict[int, QueuedJob]) -> None:
+    def _keep(self, jobs: dict[int, QueuedJob], drained: frozenset[str]) -> None:
         """These are on disk."""
+        self.drained = drained
+        """The nodes that are to have no work, by name."""
         self._jobs = jobs
         """Jobs are here by their numbers, which rise in the order in which they came."""
         self._numbers = {job.id: number for number, job in jobs.items()}
         live = [job for _, job in sorted(jobs.items()) if not job.has_ended]
         self._live = tuple(sorted(live, key=lambda job: -job.priority))
 
-    def _bring(self, journal: Journal, jobs: Mapping[int, QueuedJob]) -> None:
-        """Let the journal hold these jobs. What differs is a change, or what a write that was
-        refused has left."""
+    def _bring(
+        self, journal: Journal, jobs: Mapping[int, QueuedJob], drained: frozenset[str]
+    ) -> None:
+        """Let the journal hold this. What differs is a change, or what a write that was refused has
+        left."""
         self._journal = journal
         wanted = {_key(number): msgspec.json.encode(job) for number, job in jobs.items()}
-        held = dict(journal.items(_JOBS))
+        wanted |= {_DRAINED: msgspec.json.encode(sorted(drained))} if drained else {}
+        held = dict(journal.items())
         changes: dict[str, bytes | None] = dict.fromkeys(held.keys() - wanted.keys())
         changes |= {key: body for key, body in wanted.items() if held.get(key) != body}
         try:
@@ -228,6 +245,11 @@ def _read(journal: Journal) -> dict[int, QueuedJob]:
                 f"{journal.path}: the record {key} of Spotlight {version} cannot be read ({error})"
             ) from error
     return jobs
+
+
+def _read_drained(journal: Journal) -> frozenset[str]:
+    body = journal.get(_DRAINED)
+    return frozenset() if body is None else msgspec.json.decode(body, type=frozenset[str])
 
 
 def _latest(jobs: Mapping[int, QueuedJob]) -> list[int]:

@@ -27,9 +27,9 @@ NO_BENCHMARKS = {
     "unscored_worker",
 }
 """Modules that are started by benchmarks, and the study of a run that somebody names."""
-APART = {"faults", "live_chaos", "live_jobs", "security", "trainer_loss"}
+APART = {"faults", "live_chaos", "live_jobs", "security", "trainer_loss", "upgrade"}
 """They look for workers below their nodes, or have a network of their own, in which no template of
-this process is reached."""
+this process is reached, or run other code in nodes."""
 RIGHT: dict[str, dict[str, object]] = {
     "chaos": {"violations": 0},
     "exploration": {"missing": [], "could_not_be_made": {}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,7 @@ from spotlight.actors.protocol.users import JobEntry, JobList
 from spotlight.cli import completing
 from spotlight.errors import PeerUnreachable
 from tests.cli.stand_in import StandIn
+from tests.small_run import write_run
 
 JOBS = tuple(
     JobEntry(name, name, "job", "operator", "running", 1.0, 0, 0.0)
@@ -53,6 +55,17 @@ def test_a_coordinator_that_cannot_be_asked_offers_nothing(
     assert completing.job_names(CONTEXT, "") == []
     monkeypatch.delenv("SPOTLIGHT_JOIN")
     assert completing.node_names(CONTEXT, "") == []
+
+
+def test_runs_of_this_folder_are_offered_without_asking_anybody(
+    coordinator: Coordinator, tmp_path: Path
+) -> None:
+    (tmp_path / "runs").mkdir()
+    for name in ("signs-001", "other-001"):
+        write_run(tmp_path / "runs" / name)
+    assert completing.run_names("si") == ["signs-001"]
+    assert completing.run_names("") == ["other-001", "signs-001", "last"]
+    assert coordinator.asked == []
 
 
 def test_nobody_waits_long_for_an_offer(

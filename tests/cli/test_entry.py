@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from spotlight import __version__
+from spotlight.cli.app import app
 
 BIN = Path(__file__).parents[2] / "bin"
 COMMANDS = {
@@ -41,6 +43,17 @@ def test_every_command_says_its_version(command: str) -> None:
 def test_a_shell_is_told_how_to_complete(shell: str) -> None:
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}  # not the shell that runs tests
     assert "spotlight" in said("-m", "spotlight", "--show-completion", shell, **named)
+
+
+def test_the_help_shows_each_command_in_a_panel_with_a_line_of_its_own() -> None:
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert {"list", "submit", "watch", "doctor"} <= set(commands)
+    for command in commands:
+        assert f"│ {command.replace('_', '-')} " in shown, command
+    for panel in ("Begin, on this machine", "Jobs of a coordinator", "Results", "Nodes and people"):
+        assert f"─ {panel}" in shown
+    assert "─ Commands ─" not in shown
 
 
 def test_commands_are_completed() -> None:

@@ -181,7 +181,7 @@ def test_a_run_resumed_from_any_commit_does_just_what_was_left(schedule):
     assert resumed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     schedule=st.builds(
         Schedule,
@@ -226,7 +226,7 @@ def killed(run: Run) -> Run:
     return again
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     schedule=st.builds(
         Schedule,

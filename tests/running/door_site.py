@@ -12,18 +12,19 @@ from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorSystem
 from spotlight.store.runs_folder import RunsFolder
-from spotlight.transport.control import ZeroMQTransport
+from spotlight.transport.control import Dialect, ZeroMQTransport
 from spotlight.transport.tensors import BundleStore
 
 
 class Site:
     """A coordinator of this process."""
 
-    def __init__(self, runs: Path) -> None:
+    def __init__(self, runs: Path, dialect: Dialect | None = None) -> None:
         self._runs = runs
+        self._dialect = dialect or own_dialect()
 
     async def open(self) -> None:
-        transport = ZeroMQTransport(dialect=own_dialect())
+        transport = ZeroMQTransport(dialect=self._dialect)
         self.keys = keys = KeyRing(transport, door_file(self._runs))
         self.system = ActorSystem(transport, rng=random.Random(0), rights=MAY_SAY)
         await self.system.start()

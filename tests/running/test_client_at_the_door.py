@@ -13,13 +13,20 @@ from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import Actor, ActorSystem, Down, handles
-from spotlight.errors import NotAdmitted, NotAllowed, RequestRefused
+from spotlight.errors import (
+    NotAdmitted,
+    NotAllowed,
+    RequestRefused,
+    UnknownJob,
+    UnknownNode,
+)
 from spotlight.join_token import JoinToken
 from spotlight.running.client import connect, end_of_token
 from spotlight.running.join_option import transport_of
 from spotlight.transport.control import Guests, ZeroMQTransport
 from spotlight.transport.control.keys import KeyPair
 from tests.running.door_site import Site
+from tests.small_run import small_job
 
 
 @pytest.fixture
@@ -120,3 +127,22 @@ async def test_whoever_has_a_mistyped_token_is_not_admitted(site: Site) -> None:
     async with connect(wrong) as client:
         with pytest.raises(NotAdmitted):
             await client.guests()
+
+
+async def test_a_submitter_gives_no_higher_priority_than_its_token(site: Site) -> None:
+    async with connect(site.operator) as client:
+        token = await client.new_token("submitter", None, 1, 60.0, 3)
+    async with connect(JoinToken.parse("--join", token)) as client:
+        with pytest.raises(RequestRefused, match="4 is above 3, the highest of your join token"):
+            await client.submit(small_job(), "", resume=False, priority=4)
+        assert (await client.jobs()).jobs == ()
+
+
+async def test_jobs_and_nodes_that_nobody_knows_are_errors_of_their_own(site: Site) -> None:
+    async with connect(site.operator) as client:
+        for ask in (client.status("x"), client.cancel("x")):
+            with pytest.raises(UnknownJob, match="no job `x`"):
+                await ask
+        for tell in (client.drain("x", cancel=False), client.preempt("x", 1.0, cancel=False)):
+            with pytest.raises(UnknownNode, match="there is no node `x`; there are: none"):
+                await tell

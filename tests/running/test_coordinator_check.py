@@ -12,6 +12,7 @@ from spotlight.actors.coordinator.key_ring import KeyRing
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.preflight.machine import Finding
 from spotlight.running.coordinator_check import coordinator_findings
+from spotlight.transport.control import Dialect
 from spotlight.transport.control.keys import KeyPair
 from tests.running.door_site import Site
 
@@ -51,6 +52,16 @@ async def test_a_coordinator_that_is_there_answers(
     assert {finding.state for finding in findings.values()} <= {"ok", "warn"}
     assert said in findings["coordinator"].said
     assert str(own_dialect()) in findings["coordinator"].said
+
+
+async def test_a_coordinator_of_another_build_says_so(tmp_path: Path) -> None:
+    site = Site(tmp_path, Dialect("9.9.9", "0" * 32))
+    await site.open()
+    finding = (await found(str(site.operator), tmp_path))["coordinator"]
+    await site.system.aclose()
+    assert finding.state == "fail"
+    assert "9.9.9" in finding.said and str(own_dialect()) in finding.said
+    assert "install the same build" in finding.advice
 
 
 async def test_a_token_that_was_revoked_says_so(keys: KeyRing, tmp_path: Path) -> None:

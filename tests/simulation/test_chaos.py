@@ -12,11 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from spotlight.cli.app import app
-from spotlight_simulation.chaos import run_seed, run_seeds, scenario, total_effects
+from spotlight.store import record_files
+from spotlight_simulation.chaos import (
+    drives_session,
+    run_seed,
+    run_seeds,
+    scenario,
+    total_effects,
+)
 from spotlight_simulation.faults import KINDS, SESSION_KINDS, FaultKind
 from spotlight_simulation.job_life import chaos_job
 
 _DIGEST = """
+from spotlight.store import record_files
 from spotlight_simulation.chaos import run_seed
 print(run_seed({seed})[0].digest)
 """
@@ -36,12 +44,11 @@ def digest_in_a_process_of_its_own(seed: int, hash_seed: int) -> str:
 
 @pytest.mark.parametrize("seed", [3, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_seed_gives_one_history_wherever_it_runs(seed: int) -> None:
-    digests = {digest_in_a_process_of_its_own(seed, hash_seed) for hash_seed in (1, 2)}
-    assert digests == {run_seed(seed)[0].digest}
+    assert digest_in_a_process_of_its_own(seed, hash_seed=1) == run_seed(seed)[0].digest
 
 
 def test_different_seeds_give_different_histories() -> None:
-    assert run_seed(1)[0].digest != run_seed(2)[0].digest
+    assert run_seed(3, ())[0].digest != run_seed(7, ())[0].digest
 
 
 def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
@@ -56,7 +63,8 @@ def test_without_faults_nothing_is_done_twice(tmp_path: Path) -> None:
 
 
 def test_every_fourth_seed_drives_a_session() -> None:
-    assert [run_seed(seed, kinds=())[0].drove_session for seed in range(4)] == [False] * 3 + [True]
+    assert [drives_session(seed) for seed in range(8)] == [False, False, False, True] * 2
+    assert run_seed(3, kinds=())[0].drove_session
 
 
 @pytest.mark.parametrize(
@@ -75,7 +83,7 @@ def test_each_kind_of_fault_changes_something_and_harms_nothing(
 
 
 def test_jobs_and_a_session_survive_all_faults_together() -> None:
-    outcomes = list(run_seeds(range(124, 132)))
+    outcomes = list(run_seeds(range(124, 128)))
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}
 
 
@@ -88,6 +96,14 @@ def test_all_faults_together_change_something() -> None:
     assert any(effects[kind] for kind in SESSION_KINDS), "of six sessions"
 
 
+def test_a_run_whose_events_go_on_in_ever_other_files_is_sound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(record_files, "LARGEST", 2000)
+    for seed in (1, 2):
+        assert not run_seed(seed)[0].violations
+
+
 def test_the_command_prints_what_took_effect() -> None:
     result = CliRunner().invoke(app, ["chaos", "--seeds", "2", "--first", "42"])
     assert result.exit_code == 0
@@ -98,9 +114,9 @@ def test_the_command_prints_what_took_effect() -> None:
 
 
 def test_the_command_replays_a_seed() -> None:
-    result = CliRunner().invoke(app, ["chaos", "--seed", "40"])
+    result = CliRunner().invoke(app, ["chaos", "--seed", "43"])
     assert result.exit_code == 0
-    assert run_seed(40)[0].digest in result.output
+    assert run_seed(43)[0].digest in result.output
 
 
 def test_the_command_says_which_seed_replays_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -573,3 +573,24 @@ def test_a_kill_while_the_note_is_taken_over_leaves_the_run_once(runs, faults, p
     assert ids(queue.live()) == ["mine-0a0b"]
     assert not (runs / NOTE).exists()
     queue.close()
+
+
+def test_a_node_that_a_user_drained_is_known_after_a_kill(runs: Path, queue: JobQueue) -> None:
+    queue.add(entry("mine-0a0b"))
+    queue.drain("a", cancel=False)
+    queue.drain("b", cancel=False)
+    queue.drain("a", cancel=True)
+    later = after_a_kill(runs, runs.parent / "later")
+    assert later.drained == {"b"}
+    assert ids(later.live()) == ["mine-0a0b"]
+    later.close()
+
+
+def test_a_drain_that_the_disk_refuses_is_no_drain(queue: JobQueue, faults: Faults) -> None:
+    queue.drain("a", cancel=False)
+    faults.place, faults.error = "journal.commit", OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(JournalError):
+        queue.drain("a", cancel=True)
+    assert queue.drained == {"a"}
+    queue.drain("a", cancel=True)
+    assert queue.drained == frozenset()

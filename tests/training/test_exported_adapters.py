@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 import torch
 
@@ -9,9 +11,11 @@ from benchmarks.users.adapters import FAMILIES, READERS, Exported
 from spotlight.jobs import LoraSpec
 
 SCALES = {"twice": LoraSpec(), "a-sixth": LoraSpec(rank=6, alpha=1)}
+TRIED = list(zip(FAMILIES, cycle(SCALES), strict=False))
+"""Each family with one scale, and each scale with several families."""
 
 
-@pytest.fixture(scope="module", params=[(f, s) for f in FAMILIES for s in SCALES], ids="-".join)
+@pytest.fixture(scope="module", params=TRIED, ids="-".join)
 def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     family, scale = request.param
     return Exported(family, tmp_path_factory.mktemp(family), SCALES[scale])

@@ -58,6 +58,7 @@ from spotlight.actors.protocol import (
     CancelRefused,
     ConsentNeeded,
     DrainNode,
+    DrainRefused,
     GetStatus,
     JobAccepted,
     JobEntry,
@@ -161,6 +162,8 @@ class Coordinator(Actor):
         self._queue = JobQueue.open(self._runs.path)
         self._open_files.callback(self._queue.close)
         self._fleet = Fleet(self, self, self._timings)
+        for node in self._queue.drained:
+            self._fleet.drain(node, cancel=False)
         for job in self._queue.live():
             if job.state == "running":
                 await self._begin_from_disk(job, came_back=True)
@@ -208,12 +211,21 @@ class Coordinator(Actor):
         return Acknowledged()
 
     @handles(DrainNode)
-    async def on_drain(self, message: DrainNode) -> Acknowledged | NodeUnknown | ConsentNeeded:
+    async def on_drain(
+        self, message: DrainNode
+    ) -> Acknowledged | NodeUnknown | ConsentNeeded | DrainRefused:
         """A user wants a node to have no work, or to have some again."""
         if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
             return needed
-        if not self._fleet.drain(message.node, cancel=message.cancel):
+        table = self._fleet.table
+        was_drained = message.cancel and message.node in table.drained
+        if message.node not in table.nodes and not was_drained:
             return self._node_unknown()
+        try:
+            self._queue.drain(message.node, cancel=message.cancel)
+        except JournalError as error:
+            return DrainRefused(str(error))
+        self._fleet.drain(message.node, cancel=message.cancel)
         return Acknowledged()
 
     def _node_unknown(self) -> NodeUnknown:
@@ -435,7 +447,8 @@ class Coordinator(Actor):
         if job.id in self._tenants:
             self.tell(self._tenants[job.id].ref, message)
         elif job.state == "queued":
-            after = msgspec.structs.replace(before, outcome="cancelled", reason=message.reason)
+            ended = msgspec.structs.replace(before, phase="finished", outcome="cancelled", note="")
+            after = msgspec.structs.replace(ended, reason=message.reason)
             _log_of(job).info("job_cancelled", reason=message.reason)
             self._note_end(job.id, after)
         return before

@@ -140,10 +140,9 @@ class Fleet:
         given = fleet.NoticeGiven(name, self._now() + notice_s, cancel)
         return any(self._send(each) for each in self.handle(given))
 
-    def drain(self, name: str, *, cancel: bool) -> bool:
-        """A user wants a node to work for nobody, or takes it back; False if it is not there."""
+    def drain(self, name: str, *, cancel: bool) -> None:
+        """A user wants a node to work for nobody, also when it comes again, or takes it back."""
         self.carry_out(fleet.Drained(name, cancel))
-        return name in self.table.nodes
 
     # --- tenants ---
 

@@ -217,7 +217,8 @@ class Grouping:
         """What comes from an older epoch changes nothing."""
         group = self._group_of_epoch(report.group)
         if group is None or report.group == 0:
-            self._log.info("old_epoch_refused", epoch=report.group, now=self._epoch)
+            epoch = report.group
+            self._log.info("old_epoch_refused", about=epoch, epoch=epoch, now=self._epoch)
             return
         self._log.warning(
             "group_failed",

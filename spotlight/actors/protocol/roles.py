@@ -20,6 +20,7 @@ from spotlight.actors.protocol import (
     Completed,
     ConsentNeeded,
     DrainNode,
+    DrainRefused,
     EndSession,
     ExportModel,
     Fleet,
@@ -115,7 +116,7 @@ _ROWS: tuple[_Row, ...] = (
     ),
     (
         ("coordinator",),
-        (JobList, JobUnknown, ConsentNeeded),
+        (JobList, JobUnknown, ConsentNeeded, DrainRefused),
     ),
     (("coordinator",), (SessionBegan, SessionRefused, GroupsDone, Fleet)),
     (

@@ -179,8 +179,8 @@ class GetFleet(Message, frozen=True):
     """User to session: who is there? Answered with `Fleet`."""
 
 
-class FleetNode(Record, frozen=True):
-    """A node that takes part in the session."""
+class NodeCapacity(Record, frozen=True):
+    """A node that takes part in a session."""
 
     name: str
     pool: str
@@ -203,7 +203,7 @@ class PoolUse(Record, frozen=True):
 class Fleet(Message, frozen=True):
     """Who is there, and what was done so far."""
 
-    nodes: tuple[FleetNode, ...]
+    nodes: tuple[NodeCapacity, ...]
     newest_version: int
     """The newest version of the weights; -1 before the first."""
     ready: int

@@ -252,13 +252,23 @@ class PreemptNode(Message, frozen=True):
 
 class DrainNode(Message, frozen=True):
     """User to coordinator: a node gives its work back and stays, with nothing to do, until that is
-    taken back (`cancel`). Answered with `Acknowledged`, `NodeUnknown` or `ConsentNeeded`.
+    taken back (`cancel`), however often it or the coordinator is started again. Answered with
+    `Acknowledged`, `NodeUnknown`, `ConsentNeeded` or `DrainRefused`.
     """
 
     node: str
     cancel: bool
     yes: bool = False
     """Do it even if a job cannot train then."""
+
+
+class DrainRefused(Message, frozen=True):
+    """The node does what it did, and why."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "reason", most=LONGEST_ERROR)
 
 
 class ConsentNeeded(Message, frozen=True):

@@ -36,7 +36,6 @@ from spotlight.policies.exploration.planners import (
     UniformPlanner,
     derived_seed,
 )
-from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_scales import combined, each_reward, reward_scale
 from spotlight.policies.exploration.reward_spread import (
     FADING,
@@ -44,6 +43,7 @@ from spotlight.policies.exploration.reward_spread import (
     ContinuousRewards,
     Evidence,
     Knowledge,
+    Population,
     Standing,
 )
 

@@ -24,9 +24,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spotlight.policies.exploration.choice_worth import choice_worth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
-from spotlight.policies.exploration.fidelity import contrast_at_random, contrast_of_any, draw_probes
+from spotlight.policies.exploration.fidelity import (
+    choice_worth,
+    contrast_at_random,
+    contrast_of_any,
+    draw_probes,
+)
 from spotlight.policies.exploration.planners import (
     Candidate,
     ExplorationPlanner,

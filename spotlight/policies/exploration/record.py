@@ -10,10 +10,10 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
-from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.fidelity import (
     Agreement,
+    ChoiceWorth,
     Gain,
     Pair,
     agreement,

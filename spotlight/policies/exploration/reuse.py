@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spotlight.policies.exploration.choice_worth import ChoiceWorth
+from spotlight.policies.exploration.fidelity import ChoiceWorth
 
 MOST_DRIFT = 0.05
 """The most drift of the squared velocity. An update of the example moves it by 0.0005 to 0.005;

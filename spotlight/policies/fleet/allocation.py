@@ -103,6 +103,8 @@ class Allocation:
         """The borrower that holds each reserved node that is held."""
         self._since: dict[str, tuple[str, float]] = {}
         """The tenant of each node, and since when it works for it."""
+        self._without: dict[str, float] = {}
+        """The borrowers that have no node, and since when."""
 
     def owed(self, tenant: str) -> float:
         """Worker-seconds that a borrower has had too little as of the last decision; negative if it
@@ -121,7 +123,7 @@ class Allocation:
         shared = _Shared(borrowers, lendable, self._held, self._since)
         self._settle(now, shared.weights)
         steps = list(self._hand_out(shared, lendable)) if borrowers else []
-        steps += self._give_firsts(shared)
+        steps += self._give_firsts(now, shared)
         steps += self._move(now, shared)
         for step in steps:
             self._since[step.node] = (shared.owners[step.node], now)
@@ -173,11 +175,14 @@ class Allocation:
 
         return max(shared.weights, key=claim)
 
-    def _give_firsts(self, shared: _Shared) -> Iterator[Lend | Recall]:
-        """Who has no node at all, and has not had too much, gets one without waiting for a quantum
-        to end: from whoever has most above its share, and keeps another one."""
-        for receiver in shared.weights:
-            if shared.nodes[receiver] or self._owed[receiver] < 0:
+    def _give_firsts(self, now: float, shared: _Shared) -> Iterator[Lend | Recall]:
+        """Who has had no node for a while, and has not had too much, gets one without waiting for a
+        quantum to end: from whoever has most above its share, and keeps another one."""
+        without = [each for each in shared.weights if not shared.nodes[each]]
+        self._without = {each: self._without.get(each, now) for each in without}
+        for receiver in without:
+            waits_s = now - self._without[receiver]
+            if waits_s < self._timings.first_after_s or self._owed[receiver] < 0:
                 continue
             over = {each: shared.has[each] - shared.share(each) for each in shared.weights}
             for giver in sorted(over, key=over.__getitem__, reverse=True):

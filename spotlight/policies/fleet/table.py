@@ -130,6 +130,8 @@ class FleetTable(Generic[WordT, TaskT]):
         """The latest whose process is gone, by name."""
         self.tenants: dict[str, TenantRow[WordT]] = {}
         """The tenants by id, from their beginning until nothing of them is wanted any more."""
+        self.drained: set[str] = set()
+        """The names of nodes that a user wants to have no work, whether or not they are there."""
         self._changed: dict[str, None] = {}
         """Nodes whose plan is another one since it was sent last."""
 
@@ -213,6 +215,7 @@ class FleetTable(Generic[WordT, TaskT]):
         if row is None:
             yield Watch(word.scheduler)
             row = NodeRow(word, self._next_number(), over=not self._any_runs(), came_at=now)
+            row.is_drained = name in self.drained
             self.nodes[name] = row
             its = self.tenants.get(word.job_id)
             if word.left and its is not None and not its.over:
@@ -420,6 +423,7 @@ class FleetTable(Generic[WordT, TaskT]):
         yield from self._share(now)
 
     def _drained(self, event: Drained, now: float) -> Iterator[Instruction]:
+        (self.drained.discard if event.cancel else self.drained.add)(event.node)
         row = self.nodes.get(event.node)
         if row is None:
             return

@@ -29,8 +29,7 @@ from spotlight.actors.protocol import WeightsOffer, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import RECORDS_AHEAD

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from job_kit import job
@@ -241,10 +242,10 @@ async def test_a_kill_before_a_checkpoint_is_committed_does_not_cost_it(
     committed: list[int] = []
     reached, came_back = asyncio.Event(), asyncio.Event()
 
-    def save(journal: JobJournal, checkpoint: Checkpoint, validated: tuple[int, ...]) -> None:
+    def save(journal: JobJournal, checkpoint: Checkpoint, *others: Any) -> None:
         if checkpoint.completed == 2 and not came_back.is_set():
             return reached.set()  # it is killed now
-        plain(journal, checkpoint, validated)
+        plain(journal, checkpoint, *others)
         committed.append(checkpoint.completed)
 
     monkeypatch.setattr(JobJournal, "save_checkpoint", save)

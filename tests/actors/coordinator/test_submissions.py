@@ -445,3 +445,45 @@ async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office
         failpoints.install(None)
     assert status.outcome == "failed"
     assert "No space left on device" in status.reason
+
+
+class FullDisk:
+    """Refuses one write of the queue, the first being 1, and takes all others."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.writes = 0
+        self._is_writing = False
+
+    def __call__(self, name: str) -> None:
+        if name in ("queue.write", "queue.written"):
+            self._is_writing = name == "queue.write"
+            self.writes += self._is_writing
+        elif name == "journal.commit" and self._is_writing and self.writes == self.refused:
+            self._is_writing = False
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("refused", "which"), [(1, ["first"]), (2, ["first"]), (3, ["second"])], ids=str
+)
+async def test_a_disk_that_is_full_in_a_write_of_the_queue_refuses_that_job_alone(
+    office: Office, refused: int, which: list[str]
+) -> None:
+    """As it comes into the queue, as it begins, or while another runs."""
+    failpoints.install(FullDisk(refused))
+    try:
+        answers = {name: await office.submit(job(name=name)) for name in ("first", "second")}
+    finally:
+        failpoints.install(None)
+    bad = {name: answer for name, answer in answers.items() if isinstance(answer, JobRefused)}
+    assert list(bad) == which
+    for answer in bad.values():
+        assert answer.reason == (
+            f"{office.runs / 'queue.records'}: No space left on device; free some space or repair"
+            " the disk, then try again"
+        )
+    listed = [each.name for each in (await office.ask(ListJobs())).jobs]
+    assert listed == [name for name in answers if name not in bad]
+    assert isinstance(await office.submit(job(name=which[0])), JobAccepted)
+    assert sorted(each.name for each in (await office.ask(ListJobs())).jobs) == ["first", "second"]

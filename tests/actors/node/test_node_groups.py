@@ -298,7 +298,7 @@ async def test_a_failure_of_an_old_epoch_changes_nothing_and_is_logged(
     await plan.fail("a", epoch=old)
     await plan.fail(epoch=99)
     assert plan.told() == set()
-    assert capsys.readouterr().out.count("old_epoch_refused") == 3
+    assert capsys.readouterr().out.count("old_epoch_refused") == 2, "once each"
 
 
 async def test_an_ended_process_is_waited_for_before_a_broken_group_is_formed_again(

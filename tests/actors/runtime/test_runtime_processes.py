@@ -1,4 +1,4 @@
-"""The runtime over ZeroMQ between real processes, on both event loops."""
+"""The runtime over ZeroMQ between real processes."""
 
 from __future__ import annotations
 
@@ -21,8 +21,6 @@ from spotlight.errors import ActorDied, AddressInUse, PeerUnreachable, RemoteErr
 from spotlight.transport.control import ZeroMQTransport
 from spotlight.transport.control.keys import place_of
 from spotlight_simulation.open_door import ANYBODY_SAYS_ANYTHING, Everybody
-
-pytestmark = pytest.mark.both_loops
 
 CHILD = Path(__file__).parent / "runtime_child.py"
 WITHIN_S = 20.0
@@ -72,6 +70,7 @@ async def family(tmp_path: Path) -> AsyncIterator[Family]:
         await system.aclose()
 
 
+@pytest.mark.both_loops
 async def test_asks_and_tells_cross_process_borders(family: Family) -> None:
     system, accountant = family.system, family.accountant
     for amount in (2, 3):
@@ -107,6 +106,7 @@ async def test_a_process_that_leaves_in_good_order_is_a_stop(family: Family) -> 
     assert family.parent.reasons == ["stopped"]
 
 
+@pytest.mark.both_loops
 async def test_a_killed_process_is_a_down_and_fails_the_asks(family: Family) -> None:
     asking = asyncio.ensure_future(family.system.ask(family.accountant, Hold(), timeout_s=60.0))
     await asyncio.sleep(0.05)

@@ -7,8 +7,7 @@ from collections import Counter
 
 from spotlight.policies.exploration.bandit import BanditPlanner
 from spotlight.policies.exploration.planners import ExplorationPlanner
-from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_spread import UNLIMITED, ContinuousRewards
+from spotlight.policies.exploration.reward_spread import UNLIMITED, ContinuousRewards, Population
 
 ANY = ContinuousRewards(UNLIMITED)
 BOUNDED = ContinuousRewards((0.0, 1.0))

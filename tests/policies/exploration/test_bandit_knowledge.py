@@ -5,12 +5,12 @@ from __future__ import annotations
 from bandit_kit import alike, explore, normal, planner
 
 from spotlight.policies.exploration.bandit import BanditPlanner
-from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import (
     FADING,
     POPULATION_FADING,
     Evidence,
     Knowledge,
+    Population,
 )
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.policies.exploration.choice_worth import USUAL, ChoiceWorth, choice_worth
+from spotlight.policies.exploration.fidelity import USUAL, ChoiceWorth, choice_worth
 
 TABLES = sorted((Path(__file__).parents[3] / "benchmarks" / "reward_tables").glob("*.json"))
 REWARDS = st.lists(st.floats(-1, 1), min_size=3, max_size=9)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from explorer_kit import NOTHING, settings
 
-from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import Agreement, Gain
-from spotlight.policies.exploration.prompt_population import Population
+from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
 from spotlight.policies.exploration.record import ExplorationRecord
-from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 
 NO_PROBES = Agreement()
 CATEGORIES = {"a": "x", "b": "y", "c": "x"}

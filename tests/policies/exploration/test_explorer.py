@@ -8,10 +8,9 @@ from statistics import pvariance
 import pytest
 from explorer_kit import KEEP, NOTHING, Expedition, reward_of
 
-from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reuse import Patience
 from spotlight.policies.exploration.reward_scales import combined
-from spotlight.policies.exploration.reward_spread import UNLIMITED, Evidence, Knowledge
+from spotlight.policies.exploration.reward_spread import UNLIMITED, Evidence, Knowledge, Population
 
 CANDIDATES = 16  # 2 groups x 4 seeds x 2 candidates
 

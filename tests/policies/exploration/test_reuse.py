@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.policies.exploration.choice_worth import ChoiceWorth
+from spotlight.policies.exploration.fidelity import ChoiceWorth
 from spotlight.policies.exploration.reuse import (
     MOST_DRIFT,
     NONE,

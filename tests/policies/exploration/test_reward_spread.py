@@ -10,12 +10,12 @@ from spotlight.policies.exploration.contrast import (
     contrast_and_gain,
     expected_contrast,
 )
-from spotlight.policies.exploration.prompt_population import Population
 from spotlight.policies.exploration.reward_spread import (
     UNLIMITED,
     ContinuousRewards,
     Evidence,
     Knowledge,
+    Population,
     Standing,
 )
 

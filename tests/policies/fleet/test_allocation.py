@@ -111,10 +111,14 @@ def test_several_of_weight_0_share_alike() -> None:
     ]
 
 
-def test_who_begins_without_any_node_gets_one_at_once() -> None:
+def test_who_has_no_node_at_all_gets_one_before_a_quantum_ends() -> None:
+    allocation = Allocation(TIMINGS)
+    what = (job("a"), job("b", order=1), job("c", order=2))
     nodes = spot("s0", "a"), spot("s1", "a"), spot("s2", "b")
-    steps = decide(job("a"), job("b", order=1), job("c", order=2), *nodes)
-    assert steps == [Recall("s0", "c")]
+    assert at(allocation, 0.0, *what, *nodes) == []
+    soon = TIMINGS.first_after_s - 0.1
+    assert at(allocation, soon, *what, *nodes) == [], "its own may be on their way back"
+    assert at(allocation, TIMINGS.first_after_s, *what, *nodes) == [Recall("s0", "c")]
 
 
 def test_nobody_is_left_without_a_node_for_who_begins() -> None:

@@ -47,7 +47,9 @@ def test_shares_follow_the_weights_over_hours_and_nodes_seldom_move(
     world.begin(borrowers(*weights))
     world.run(8 * HOUR_S, period_s=10.0)
     assert share_error(world) < 0.05
-    assert world.moves <= 3 * 8
+    assert world.moves <= (3 if losses_per_hour < 5.0 else 4) * 8, (
+        "more where all is lost all the time"
+    )
     assert world.lost_to_moves < 0.03 * sum(world.had.values())
 
 

@@ -59,14 +59,13 @@ def status_of(job: JobRunner) -> JobStatus:
 
 
 def _pace(job: JobRunner) -> float:
-    """Images per second of the rollout, or of the latest that is over."""
+    """Images per second of the rollout, or while none is made of the latest that is over."""
     metrics, rollout, latest = job.progress.metrics, job.rollouts.rollout, job.record.run.latest
-    rolls_out = job.phase.name == "rollout"
-    if not rolls_out and metrics.rollout_s is None:
-        return (latest.images_per_s or 0.0) if latest is not None else 0.0
-    seconds = job.phase.seconds if rolls_out else metrics.rollout_s
+    seconds = job.phase.seconds if job.phase.name == "rollout" else metrics.rollout_s
     made = rollout.finished - rollout.restored - metrics.samples_reused
-    return made / seconds if seconds else 0.0
+    if made and seconds:
+        return made / seconds
+    return (latest.images_per_s or 0.0) if latest is not None else 0.0
 
 
 def _of_trackers(callbacks: CallbackThread) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spotlight.actors.protocol import Fleet, FleetNode, JobStatus, NodeReport, PoolUse
+from spotlight.actors.protocol import Fleet, JobStatus, NodeCapacity, NodeReport, PoolUse
 from spotlight.policies.fleet.fleet_rows import describe
 
 if TYPE_CHECKING:
@@ -61,9 +61,9 @@ def session_status(session: SessionRunner) -> JobStatus:
     )
 
 
-def _node(node: NodeReport) -> FleetNode:
+def _node(node: NodeReport) -> NodeCapacity:
     notice = node.notice
-    return FleetNode(
+    return NodeCapacity(
         node.node,
         node.pool,
         len(node.workers),

@@ -23,11 +23,9 @@ from spotlight.actors.coordinator.tenant.request_plans import unexplored
 from spotlight.actors.protocol import StateParts, WeightsOffer
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.jobs import JobSpec
-from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import Agreement, Gain
-from spotlight.policies.exploration.prompt_population import Population
-from spotlight.policies.exploration.reward_spread import Evidence, Knowledge
+from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
+from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
