@@ -115,8 +115,10 @@ class _Trials:
         await self.at.until(lambda: len(self.at.denoising()) >= BATCHES)
         await asyncio.sleep(self.rng.uniform(0.1, 0.8) * self.batch_s)
         held = self.at.denoising()
-        if not held:
+        if not held:  # batches take less than they did: again, and earlier
             self.compare(await self.end(requests))
+            self.batch_s /= 2
+            await self.disturb(notice=notice)
             return
         # A node gives up a worker that ends too often, so the kills go round.
         worker = min(sorted(held), key=lambda name: self.kills[name])
