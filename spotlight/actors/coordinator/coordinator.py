@@ -40,6 +40,7 @@ from spotlight.actors.coordinator.session.session_runner import SessionRunner, S
 from spotlight.actors.coordinator.submissions import (
     SessionFiles,
     Submission,
+    no_room,
     read_interrupted,
     read_session_files,
     read_submission,
@@ -152,6 +153,10 @@ class Coordinator(Actor):
         """How many are being read."""
         self._beginning: dict[str, QueuedJob] = {}
         """Those that are about to run, by id."""
+        self._no_room: dict[str, str] = {}
+        """Why those of them do not run yet that wait for room on the disk, by id."""
+        self._cancels: dict[str, CancelJob] = {}
+        """The cancellations of those of them that were cancelled meanwhile, by id."""
         self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
         """Those that are about to begin, by id, each with its user."""
         self._open_files = ExitStack()
@@ -352,8 +357,8 @@ class Coordinator(Actor):
         live = self._queue.live_in(path)
         if live is not None:
             raise RequestRefused(
-                f"{path} is in the queue already, as the job {live.id}; wait for it, or `spotlight"
-                f" cancel {live.id}` it first"
+                f"{path} is in the queue already, as the job {live.id}; wait for it, or cancel it"
+                f" first (spotlight cancel {live.id})"
             )
 
     @handles(BeginSession, only=_for_itself)
@@ -446,12 +451,19 @@ class Coordinator(Actor):
         before = self._status_of(job)
         if job.id in self._tenants:
             self.tell(self._tenants[job.id].ref, message)
+        elif job.id in self._beginning:
+            self._cancels[job.id] = message
         elif job.state == "queued":
-            ended = msgspec.structs.replace(before, phase="finished", outcome="cancelled", note="")
-            after = msgspec.structs.replace(ended, reason=message.reason)
-            _log_of(job).info("job_cancelled", reason=message.reason)
-            self._note_end(job.id, after)
+            self._cancel_queued(job, message.reason)
         return before
+
+    def _cancel_queued(self, job: QueuedJob, reason: str) -> None:
+        _log_of(job).info("job_cancelled", reason=reason)
+        before = msgspec.structs.replace(self._status_of(job), note="")
+        self._note_end(
+            job.id,
+            msgspec.structs.replace(before, phase="finished", outcome="cancelled", reason=reason),
+        )
 
     @handles(GetStatus)
     async def on_status(self, message: GetStatus) -> JobStatus | JobUnknown:
@@ -630,7 +642,7 @@ class Coordinator(Actor):
 
     def _why_waits(self, job: QueuedJob) -> str:
         if job.id in self._beginning:
-            return ""
+            return self._no_room.get(job.id, "")
         now, nodes = self._keys.now(), self._fleet.table.lendable()
         fleet = self._waiting(), self._borrowers(), nodes
         return why_waits(job.id, now, *fleet, self._timings.sharing)
@@ -653,6 +665,10 @@ class Coordinator(Actor):
                 await self._begin_session(job, session, files, came_back=came_back)
             else:
                 submission = await self._in_thread(lambda: read_interrupted(path, permissions))
+                if not came_back:
+                    await self._wait_for_room(submission, job.id)
+                if cancelled := self._cancels.get(job.id):
+                    return self._cancel_queued(job, cancelled.reason)
                 folder, _ = RunFolder.reopen(path, submission.job)
                 await self._begin_job(job, folder, submission, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
@@ -667,7 +683,25 @@ class Coordinator(Actor):
             reason = str(error) if is_known else why
             self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
         finally:
-            del self._beginning[job.id]
+            self._begins_no_more(job.id)
+
+    async def _wait_for_room(self, submission: Submission, job_id: str) -> None:
+        """Until the disk has room for the run, or the job is cancelled: a disk that is full for a
+        while costs no job its place."""
+        try:
+            while job_id not in self._cancels:
+                problem = await self._in_thread(lambda: no_room(submission))
+                if not problem:
+                    return
+                self._no_room[job_id] = problem
+                self._refusals_log.warning("job_waits_for_room", about=job_id, reason=problem)
+                await asyncio.sleep(self._timings.coordinator.remind_s)
+        finally:
+            self._no_room.pop(job_id, None)
+
+    def _begins_no_more(self, job_id: str) -> None:
+        del self._beginning[job_id]
+        self._cancels.pop(job_id, None)
 
     async def _begin_or_refuse(self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT]) -> BegunT:
         """Begin what has just come into the queue. If that cannot be, it was never there."""
@@ -681,7 +715,7 @@ class Coordinator(Actor):
                 self._note_end(job.id, JobStatus(outcome="failed", reason=str(error)))
             raise
         finally:
-            del self._beginning[job.id]
+            self._begins_no_more(job.id)
 
     async def _begin_job(
         self, queued: QueuedJob, folder: RunFolder, submission: Submission, *, came_back: bool
@@ -737,6 +771,8 @@ class Coordinator(Actor):
         if tenant.ended is not None:  # as it started, when `_end` did not know it
             self.tenant_ended(tenant)
         self._tell_changes(tenant, known)
+        if job.id in self._cancels:
+            self.tell(tenant.ref, self._cancels[job.id])
         return tenant
 
     def _tell_changes(self, tenant: Tenant, known: dict[str, NodeReport]) -> None:

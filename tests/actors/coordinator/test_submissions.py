@@ -12,7 +12,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -26,8 +26,10 @@ from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
 from spotlight.actors.coordinator.tenant.job_journal import require_same_prompts
 from spotlight.actors.protocol import (
+    CancelJob,
     GetStatus,
     JobAccepted,
+    JobList,
     JobRefused,
     JobStatus,
     ListJobs,
@@ -109,6 +111,12 @@ async def office(cluster: Cluster, tmp_path: Path, timings: Timings) -> Office:
     office = Office(await cluster.system("coordinator"), tmp_path / "runs", timings)
     await office.open()
     return office
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 def _open_store(folder: Path, token: str) -> BundleStore:
@@ -487,3 +495,48 @@ async def test_a_disk_that_is_full_in_a_write_of_the_queue_refuses_that_job_alon
     assert listed == [name for name in answers if name not in bad]
     assert isinstance(await office.submit(job(name=which[0])), JobAccepted)
     assert sorted(each.name for each in (await office.ask(ListJobs())).jobs) == ["first", "second"]
+
+
+@pytest.fixture
+async def next_without_room(office: Office, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a job whose turn it is while the disk has no room for it."""
+    await office.submit(job(name="first"))
+    answer = await office.submit(job(name="second"))
+    assert isinstance(answer, JobAccepted)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: _Usage(1 << 30, 1 << 30, 0))
+    await office.ask(CancelJob("first", "enough"))
+    async with asyncio.timeout(30.0):
+        status = await office.ask(GetStatus(answer.job_id))
+        while "free some space" not in status.note:
+            await asyncio.sleep(0.01)
+            status = await office.ask(GetStatus(answer.job_id))
+    return answer.job_id
+
+
+async def _state_of(office: Office, job_id: str) -> str:
+    jobs: JobList = await office.ask(ListJobs())
+    return next(each.state for each in jobs.jobs if each.id == job_id)
+
+
+async def _becomes(office: Office, job_id: str, state: str) -> None:
+    async with asyncio.timeout(30.0):
+        now = await _state_of(office, job_id)
+        while now != state:
+            await asyncio.sleep(0.01)
+            now = await _state_of(office, job_id)
+
+
+async def test_a_job_whose_turn_it_is_waits_for_room_on_the_disk(
+    office: Office, next_without_room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await _state_of(office, next_without_room) == "queued"
+    monkeypatch.undo()
+    await _becomes(office, next_without_room, "running")
+
+
+async def test_a_job_that_is_cancelled_as_it_is_about_to_begin_does_not_begin(
+    office: Office, next_without_room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.ask(CancelJob(next_without_room, "enough"))
+    monkeypatch.undo()
+    await _becomes(office, next_without_room, "cancelled")

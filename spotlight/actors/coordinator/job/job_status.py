@@ -48,7 +48,7 @@ def status_of(job: JobRunner) -> JobStatus:
         outcome=phase.outcome,
         reason=phase.reason,
         run_folder=str(run.path),
-        note=job.team.note(),
+        note="" if phase.outcome else job.team.note(),
         mirror=job.mirroring.status,
         troubles=(
             *_of_trackers(job.callbacks),
