@@ -86,6 +86,11 @@ def test_the_view_says_all_that_matters() -> None:
         assert words in view, words
 
 
+def test_one_of_a_kind_is_said_in_the_singular() -> None:
+    view = _drawn(render(JobStatus(job="first", handed_on=1, results_ignored=1, preemptions=1)))
+    assert "1 request handed to other workers, 1 result that did not count, 1 node" in view
+
+
 def test_the_view_fits_eighty_columns() -> None:
     assert max(map(len, _drawn(render(_status())).splitlines())) <= 80
 
