@@ -85,8 +85,8 @@ async def test_a_run_that_waits_goes_on_with_its_changes(town: Town) -> None:
     accepted = await town.ask(again)
     assert isinstance(accepted, JobAccepted)
     assert (await town.ask(GetStatus(accepted.job_id))).phase == "queued"
-    end = await town.wait(lambda now: now.job == "tiny" and now.iteration == 5)
-    assert end.run_folder == first.run_folder
+    began = await town.wait(lambda now: now.job == "tiny" and not now.outcome)
+    assert (began.iterations, began.run_folder) == (5, first.run_folder)
 
 
 async def test_a_job_that_cannot_run_is_refused_with_the_reason(town: Town) -> None:
