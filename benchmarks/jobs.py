@@ -46,7 +46,7 @@ HOURS = 8.0
 ALONE_S = 3600.0
 SEEDS = 2000
 QUEUE_KILLS_APART = 8
-"""One place in this many is one at which the coordinator is killed with `--quick`."""
+"""The coordinator is killed at every place of the queue, with `--quick` at one of so many."""
 
 
 def main() -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from spotlight.actors.protocol import JobAccepted, JobList, ListJobs, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.jobs import JobSpec
+from spotlight.timings import CoordinatorTimings, Timings
 from spotlight_simulation.chaos import scratch_folder, silence, undisturbed_weights
 from spotlight_simulation.fake_hardware import HardwareTimes
 from spotlight_simulation.fault_injector import disturbed
@@ -33,6 +34,8 @@ AWAY_S = 300.0
 LOAD_S = 60.0
 LOOK_S = 20.0
 """What each job has is asked so often."""
+_TIMINGS = Timings(coordinator=CoordinatorTimings(status_period_s=0.9))
+"""Nobody looks at the status of the jobs, which takes most of the time."""
 SETTLED_S = 120.0
 """What the nodes do before does not count: they join, and all three jobs begin."""
 
@@ -91,7 +94,7 @@ async def _hours_of(
     times = HardwareTimes(
         step_s=20.0, score_s=10.0, load_s=LOAD_S, train_s=120.0, boot_s=(20.0, 40.0)
     )
-    cluster = Cluster(seed, folder, tuple(specs), times)
+    cluster = Cluster(seed, folder, tuple(specs), times, timings=_TIMINGS)
     faults = _losses(random.Random(seed), spot, 3600 * hours)
     async with cluster, disturbed(cluster, faults):
         others = cluster.system_of("other", rng=cluster.rng("other"))

@@ -148,9 +148,11 @@ def main() -> None:
 def _unpack(folder: Path) -> str:
     """Put the package of the earlier commit there; returns why not, if that cannot be."""
     folder.mkdir()
-    archive = subprocess.run(
-        ["git", "archive", EARLIER, "spotlight", "bin"], cwd=ROOT, capture_output=True, check=False
-    )
+    command = ["git", "archive", EARLIER, "spotlight", "bin"]
+    try:
+        archive = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
+    except OSError as error:
+        return f"git cannot be run ({error.strerror})"
     if archive.returncode:
         return f"this clone lacks the commit {EARLIER[:12]}: {archive.stderr.decode().strip()}"
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)

@@ -25,6 +25,7 @@ from typing import Any
 import psutil
 import pytest
 import structlog
+from hypothesis import settings
 
 from spotlight_simulation.virtual_time import VirtualTimeLoop
 
@@ -44,6 +45,8 @@ OURS = {os.getpid()}
 run tests at the same time; what they make is not looked at."""
 DAY = "SPOTLIGHT_TEST_DAY"
 """Of which day the moments of sweeps are, for all processes that run tests at the same time."""
+EXAMPLES = 50
+"""Of what holds for all that hypothesis thinks of, where a test does not say how many it takes."""
 SWEPT = 12
 """Moments of all sweeps together that are tried unless all are asked for."""
 ENOUGH_SPACE = 4 << 30
@@ -76,6 +79,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "virtual_time: runs on a loop whose clock never waits")
     config.addinivalue_line("markers", "both_loops: runs on asyncio and on uvloop")
     os.environ.setdefault(DAY, date.today().isoformat())
+    # Else every process that a test starts compiles the package anew, whatever the machine is set
+    # up for.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    settings.register_profile("few", max_examples=EXAMPLES)
+    settings.load_profile("few")
     subprocess.Popen = RememberedPopen  # type: ignore[misc]
     # Tracebacks with all local variables, drawn in frames, took a fifth of the time of the suite.
     structlog.dev.ConsoleRenderer.get_active().exception_formatter = structlog.dev.plain_traceback

@@ -8,8 +8,8 @@ meanwhile. A kind is tried no more after twenty findings.
 
 What is tried follows from a name and a number, so `--only NAME --first NUMBER` tries it again.
 
-- `executions`, and of each kind `..._executions`, and `..._outcomes`: how many different ones there
-  were, as something should be taken and something refused.
+- `executions`, and `..._executions` of each kind.
+- `one_sided`: of how many kinds all inputs came to the same: none was taken, or none refused.
 - `findings`: how many of them did not hold. Each is printed.
 - `messages_taken`, of `message_types`: so many types were once taken for right.
 """
@@ -17,6 +17,7 @@ What is tried follows from a name and a number, so `--only NAME --first NUMBER` 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 import traceback
 from collections import Counter
@@ -28,7 +29,6 @@ from benchmarks.report import Figure, Report
 
 _SLICE_S = 1.0
 """It is another property's turn when so long is over."""
-_QUICK_MINUTES = 0.2
 _ENOUGH = 20
 """Findings of a kind."""
 _SHOWN = 2000
@@ -44,8 +44,9 @@ class _Tally:
         self.outcomes: Counter[str] = Counter()
         self.findings: list[str] = []
 
-    def go_on(self, until: float) -> None:
-        """Try some more, up to this time."""
+    def go_on(self, seconds: float) -> None:
+        """Try one more, and then more for so long: the first of all may take long itself."""
+        until = math.inf
         while time.monotonic() < until and len(self.findings) < _ENOUGH:
             number = next(self._numbers)
             given = self._property.input(number)
@@ -56,6 +57,7 @@ class _Tally:
                 where = "".join(traceback.format_exception(error, limit=-3))
                 name = self._property.name
                 self.findings.append(f"{name} {number}: {repr(given)[:_SHOWN]}\n{where}")
+            until = min(until, time.monotonic() + seconds)
 
 
 def main() -> None:
@@ -66,30 +68,35 @@ def main() -> None:
         "--first", metavar="NUMBER", type=int, default=0, help="begin with the input of this number"
     )
     chosen = report.begin()
-    minutes = _QUICK_MINUTES if chosen.quick else chosen.minutes or 60.0
-    end = time.monotonic() + 60.0 * minutes
     with properties() as known:
         wanted = [each for each in known if chosen.only in (None, each.name)]
         if not wanted:
             report.options.error(f"{names.dest}: the kinds are {', '.join(p.name for p in known)}")
         tallies = {each.name: _Tally(each, chosen.first) for each in wanted}
-        for tally in itertools.cycle(tallies.values()):
-            before = len(tally.findings)
-            tally.go_on(min(end, time.monotonic() + _SLICE_S))
-            for finding in tally.findings[before:]:
-                report.note(finding)
-            if time.monotonic() >= end:
-                break
+        end = 0.0 if chosen.quick else time.monotonic() + 60.0 * (chosen.minutes or 60.0)
+        _take_turns(list(tallies.values()), report, end)
     report.add(dict(_figures(tallies)))
     report.finish()
+
+
+def _take_turns(tallies: list[_Tally], report: Report, end: float) -> None:
+    """Until this time, and each of them once at least."""
+    while True:
+        for tally in tallies:
+            before = len(tally.findings)
+            tally.go_on(_SLICE_S)
+            for finding in tally.findings[before:]:
+                report.note(finding)
+        if time.monotonic() >= end:
+            return
 
 
 def _figures(tallies: dict[str, _Tally]) -> Iterator[tuple[str, Figure]]:
     yield "executions", sum(tally.outcomes.total() for tally in tallies.values())
     yield "findings", sum(len(tally.findings) for tally in tallies.values())
+    yield "one_sided", sum(len(tally.outcomes) < 2 for tally in tallies.values())
     for name, tally in tallies.items():
         yield f"{name}_executions", tally.outcomes.total()
-        yield f"{name}_outcomes", len(tally.outcomes)
     types = {kind.__name__ for kind in message_types()}
     if "frames" in tallies:
         yield "messages_taken", len(types & tallies["frames"].outcomes.keys())

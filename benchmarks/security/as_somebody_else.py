@@ -92,7 +92,7 @@ async def sources(site: Site) -> None:
         await operator.refusal(_harmless(), operator.door)
         coordinator = ActorRef(site.address, "coordinator", 0)
         for source in (operator.system.ref, coordinator, ActorRef(site.address, "", 0)):
-            for message in (CancelJob(), PreemptNode(RESERVED, 0.0, False)):
+            for message in (CancelJob(), PreemptNode(RESERVED, 0.0, False, yes=True)):
                 node.forge(source, node.coordinator, message)
             node.forge(source, node.door, RevokeAccess(RESERVED))
         await asyncio.sleep(0.5)

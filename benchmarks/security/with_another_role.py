@@ -13,6 +13,7 @@ from benchmarks.security.site import HONEST, IMPOSTOR, Impostor, Site
 from spotlight.actors.protocol import (
     BeginSession,
     CancelJob,
+    DrainNode,
     EndSession,
     GetFleet,
     GetStatus,
@@ -41,11 +42,15 @@ _DEEDS: dict[str, Say] = {
     "cancels the job": lambda site, who, me: (who.coordinator, CancelJob()),
     "gives the reserved node notice": lambda site, who, me: (
         who.coordinator,
-        PreemptNode(RESERVED, 0.0, False),
+        PreemptNode(RESERVED, 0.0, False, yes=True),
     ),
     "gives the other spot node notice": lambda site, who, me: (
         who.coordinator,
-        PreemptNode(SPOT, 0.0, False),
+        PreemptNode(SPOT, 0.0, False, yes=True),
+    ),
+    "drains the reserved node": lambda site, who, me: (
+        who.coordinator,
+        DrainNode(RESERVED, False, yes=True),
     ),
     "begins a session": lambda site, who, me: (
         who.coordinator,

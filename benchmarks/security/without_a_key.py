@@ -95,7 +95,7 @@ async def users(site: Site) -> None:
         said = [
             await stranger.refusal(SubmitJob(job, "", False)),
             await stranger.refusal(CancelJob()),
-            await stranger.refusal(PreemptNode(RESERVED, 30.0, False)),
+            await stranger.refusal(PreemptNode(RESERVED, 30.0, False, yes=True)),
             await stranger.refusal(GetStatus()),
             await stranger.refusal(BeginSession("stranger", me, job.work, False), sender=me),
             await stranger.refusal(NewToken("operator", None, 1, 60.0), stranger.door),

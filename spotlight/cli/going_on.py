@@ -1,4 +1,5 @@
-"""What comes after a run: going on with it, further or another way, and its weights for others."""
+"""What comes after a run: the same one further, another one from there, or its weights in a format
+that others load."""
 
 from __future__ import annotations
 

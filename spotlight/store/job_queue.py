@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from spotlight.store import running_note
 from spotlight.store.journal import Journal
 from spotlight.store.queued_job import QueuedJob
 from spotlight.text import plain
+
+RecordT = TypeVar("RecordT")
 
 NAME = "queue.records"
 MOST_LIVE = 1000
@@ -235,21 +238,26 @@ def _key(number: int) -> str:
 
 
 def _read(journal: Journal) -> dict[int, QueuedJob]:
-    jobs = {}
-    for key, body in journal.items(_JOBS):
-        try:
-            jobs[int(key.removeprefix(_JOBS))] = msgspec.json.decode(body, type=QueuedJob)
-        except ValueError as error:
-            version = journal.version_of(key)
-            raise JournalError(
-                f"{journal.path}: the record {key} of Spotlight {version} cannot be read ({error})"
-            ) from error
-    return jobs
+    return {
+        int(key.removeprefix(_JOBS)): _decode(journal, key, QueuedJob)
+        for key, _ in journal.items(_JOBS)
+    }
 
 
 def _read_drained(journal: Journal) -> frozenset[str]:
-    body = journal.get(_DRAINED)
-    return frozenset() if body is None else msgspec.json.decode(body, type=frozenset[str])
+    if journal.get(_DRAINED) is None:
+        return frozenset()
+    return _decode(journal, _DRAINED, frozenset[str])
+
+
+def _decode(journal: Journal, key: str, kind: type[RecordT]) -> RecordT:
+    try:
+        return msgspec.json.decode(journal.get(key) or b"", type=kind)
+    except msgspec.MsgspecError as error:
+        version = journal.version_of(key)
+        raise JournalError(
+            f"{journal.path}: the record {key} of Spotlight {version} cannot be read ({error})"
+        ) from error
 
 
 def _latest(jobs: Mapping[int, QueuedJob]) -> list[int]:

@@ -34,7 +34,7 @@ _LINES = (record_files.METRICS, record_files.NEWEST)
 _SMALL = ("config.yaml", "step-times.json")
 _FOLDERS = ("validation", "export", "exports")
 PLACES = re.compile(
-    r"config\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
+    r"config(-\d{3,6})?\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
     rf"|{record_files.OLDER.pattern}"
     r"|(checkpoints|validation|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
 )
@@ -121,7 +121,8 @@ class Snapshot:
 
     def contents(self) -> Iterator[tuple[str, bytes]]:
         """The small files, by their paths."""
-        for name in _SMALL:
+        configs = (each.name for each in self.folder.glob("config-*.yaml"))
+        for name in (*_SMALL, *sorted(filter(PLACES.fullmatch, configs))):
             if (self.folder / name).exists():
                 yield name, (self.folder / name).read_bytes()
         for name, (file, nbytes) in self._lines.items():

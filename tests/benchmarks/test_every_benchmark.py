@@ -34,9 +34,10 @@ RIGHT: dict[str, dict[str, object]] = {
     "chaos": {"violations": 0},
     "exploration": {"missing": [], "could_not_be_made": {}},
     "faults": {"finished_fraction": 1.0, "bit_equal_fraction": 1.0, "by_hand": 0, "left_behind": 0},
-    "fuzz": {"findings": 0},
+    "fuzz": {"findings": 0, "one_sided": 0},
     "families": {"families_done": 1, "models_per_process": 1},
     "going_on": {"continued_bit_equal": 1.0},
+    "jobs": {"bit_equal_fraction": 1.0, "requests_lost": 0, "jobs_lost": 0, "violations": 0},
     "live_chaos": {"violations": 0, "pool_loss_bit_equal": True},
     "live_jobs": {"finished_fraction": 1.0, "bit_equal_fraction": 1.0, "problems": []},
     "preemption": {

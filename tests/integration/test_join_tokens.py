@@ -8,6 +8,7 @@ import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,6 +109,26 @@ class Place:
                 await asyncio.sleep(0.02)
 
 
+def process_with(word: str, below: int) -> psutil.Process:
+    """One below a process whose command has this word, once it is there."""
+    found: list[psutil.Process] = []
+
+    def is_there() -> bool:
+        for process in descendants(below):
+            with suppress(psutil.NoSuchProcess):
+                if word in process.cmdline():
+                    found.append(process)
+        return bool(found)
+
+    wait_until(is_there, word)
+    return found[0]
+
+
+def worker_of(node: str) -> psutil.Process:
+    """The one worker of a node; all of them are forked from one template."""
+    return process_with(f"{node}/0", os.getpid())
+
+
 @pytest.fixture
 def place(workplace: Workplace, light_template: tuple[str, str]) -> Place:
     return Place(workplace, light_template)
@@ -162,19 +183,17 @@ def test_commands_say_who_does_not_answer_and_why(place: Place) -> None:
 
 
 def test_a_node_that_is_revoked_ends_with_its_workers_and_says_why(place: Place) -> None:
-    before = set(descendants(os.getpid()))
     node = place.node("s", "--join", place.token(uses=2))
     place.until_there("s")
-    processes = set(descendants(os.getpid())) - before
-    assert len(processes) == 2, "the node and its worker"
+    worker = worker_of("s")
     done = place.workplace.spotlight("revoke", "s")
     assert done.code == 0, done.errors
     output = node.communicate(timeout=LIMIT_S)[0]
     assert node.returncode == 3
     assert "revoked" in output.splitlines()[-1]
     assert "Traceback" not in output
-    psutil.wait_procs(processes, timeout=LIMIT_S)
-    assert not any(process.is_running() for process in processes)
+    psutil.wait_procs([worker], timeout=LIMIT_S)
+    assert not worker.is_running()
 
 
 @pytest.mark.slow
@@ -254,16 +273,14 @@ def test_no_secret_is_in_the_arguments_or_environments_of_any_process(
 ) -> None:
     token = place.token(uses=2)
     monkeypatch.setenv("SPOTLIGHT_JOIN", token)
-    before = set(descendants(os.getpid()))
     place.node("s")
     forks = place.node("t", forks=True)
     monkeypatch.delenv("SPOTLIGHT_JOIN")
     place.until_there("s")
-    wait_until(lambda: bool(descendants(forks.pid)), "what it forks its workers from")
-    processes = {*descendants(os.getpid())} - before | {psutil.Process(place.coordinator.pid)}
-    assert len(processes) == 5, "with a worker and a template"
+    template = process_with("spotlight.actors.runtime.fork_template", forks.pid)
+    coordinator = psutil.Process(place.coordinator.pid)
     words = ("SPOTLIGHT_JOIN", "SPOTLIGHT_WORKER_KEY", token)
-    for process in processes:
+    for process in (coordinator, worker_of("s"), template):
         folder = Path(f"/proc/{process.pid}")
         for name in ("cmdline", "environ"):
             text = (folder / name).read_bytes().decode()

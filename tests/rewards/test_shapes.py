@@ -54,7 +54,7 @@ def drawing(edge: int = EDGE) -> tuple[Image.Image, ImageDraw.ImageDraw]:
 
 
 @given(st.sampled_from(PROMPTS), st.integers(0, 2**32))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_rendered_scene_is_read_back_exactly(prompt: object, seed: int) -> None:
     scene = scene_for(prompt, random.Random(seed))  # type: ignore[arg-type]
     found = detect(render(scene))

@@ -27,6 +27,8 @@ SEED = 28
 """Of two jobs."""
 MOVES = 12
 """Of two jobs one of which weighs more and begins first."""
+STEPS = 8
+"""Of every request."""
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +60,18 @@ def test_every_eighth_seed_has_several_jobs() -> None:
     assert outcome.jobs == 2
     assert history.situations["a node goes over to another job"]
     assert outcome.violations == ()
+
+
+def repeated_steps(seed: int) -> int:
+    """How many steps were taken again, where nothing disturbed several jobs."""
+    outcome, history = run_seed(seed, kinds=())
+    denoised = {(it.job, each) for it in history.all("denoise") for each in it["requests"]}
+    return outcome.steps - STEPS * len(denoised)
+
+
+@pytest.mark.parametrize("seed", [MOVES, 60])
+def test_nodes_that_go_over_to_another_job_lose_nothing(seed: int) -> None:
+    assert repeated_steps(seed) == 0
 
 
 def test_several_jobs_survive_all_faults_together() -> None:

@@ -445,11 +445,15 @@ def test_a_byte_that_was_flipped_in_the_middle_is_said_in_one_line_and_kept(busy
     assert file.read_bytes() == data
 
 
-def test_a_record_of_a_later_version_is_refused_with_the_version(queue, runs) -> None:
+@pytest.mark.parametrize(
+    ("key", "body"),
+    [("queued/0000000001", b'{"id": "a-1", "colour": "red"}'), ("drained", b'{"a": "today"}')],
+)
+def test_a_record_of_a_later_version_is_refused_with_the_version(queue, runs, key, body) -> None:
     queue.close()
     with opened(runs / job_queue.NAME, "queue") as journal:
-        journal.write({"queued/0000000001": b'{"id": "a-1", "colour": "red"}'})
-    with pytest.raises(JournalError, match=r"queue\.records: the record queued/0000000001 of Spot"):
+        journal.write({key: body})
+    with pytest.raises(JournalError, match=rf"queue\.records: the record {key} of Spotlight \d"):
         JobQueue.open(runs)
 
 

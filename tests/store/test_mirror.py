@@ -74,6 +74,18 @@ def test_events_that_were_set_aside_are_copied_and_come_back(
     assert list(record_files.whole_event_lines(tmp_path / "back")) == lines
 
 
+def test_the_jobs_of_segments_that_are_over_are_copied_and_come_back(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    with run_folder(tmp_path / "run") as folder:
+        (folder.path / "config-001.yaml").write_text("name: earlier")
+        (folder.path / "config-mine.yaml").write_text("name: mine")
+        upload(folder, mirror(store))
+    restore(store, tmp_path / "back")
+    found = sorted(file.name for file in (tmp_path / "back").glob("config*.yaml"))
+    assert found == ["config-001.yaml", "config.yaml"]
+
+
 def test_a_restored_run_can_be_opened_and_has_forgotten_what_lay_elsewhere(
     store: ObjectStore, tmp_path: Path
 ) -> None:

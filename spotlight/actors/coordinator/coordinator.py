@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import shutil
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -323,6 +324,7 @@ class Coordinator(Actor):
                 folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
+                undo.callback(shutil.rmtree, path, ignore_errors=True)
             undo.callback(folder.close)
             identity = identify(folder.journal, job.name, self._rng, user)
             if user not in (OPERATOR, identity.owner):
@@ -345,12 +347,14 @@ class Coordinator(Actor):
                 iterations=job.iterations,
             )
             self._queue.add(queued)
-            _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
-            if queued.id in self._admitted():
-                undo.pop_all()  # `_begin_job` closes it
-                await self._begin_or_refuse(
-                    queued, self._begin_job(queued, folder, submission, came_back=False)
-                )
+            undo.pop_all()
+        self._last.pop(queued.id, None)
+        _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
+        if queued.id in self._admitted():
+            begin = self._begin_job(queued, folder, submission, came_back=False)
+            await self._begin_or_refuse(queued, begin)
+        else:
+            folder.close()
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
@@ -765,7 +769,6 @@ class Coordinator(Actor):
             tenant = make(around)
             await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the tenant's to close now
-        self._last.pop(job.id, None)
         self._tenants[job.id] = tenant
         self.watch(tenant.ref)
         if tenant.ended is not None:  # as it started, when `_end` did not know it

@@ -40,7 +40,7 @@ from spotlight.actors.protocol import (
     SubmitJob,
 )
 from spotlight.actors.runtime import Actor, ActorSystem
-from spotlight.errors import UserError
+from spotlight.errors import JournalError, UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
@@ -246,6 +246,20 @@ async def test_nodes_that_come_and_go_as_a_job_begins_are_known_to_it(
         ("node_lost", "goes"),
         ("node_joined", "stays"),
     ]
+
+
+async def test_a_job_that_the_queue_cannot_take_leaves_no_folder_behind(office: Office) -> None:
+    def full(name: str) -> None:
+        if name == "queue.write":
+            raise JournalError("the disk is full")
+
+    failpoints.install(full)
+    try:
+        refused = await office.submit()
+    finally:
+        failpoints.install(None)
+    assert isinstance(refused, JobRefused) and "the disk is full" in refused.reason
+    assert not list(office.runs.glob("*"))
 
 
 async def test_a_refused_job_leaves_nothing_behind(office: Office, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ REWARDS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rewards=REWARDS, data=st.data())
 def test_the_contrast_is_that_of_the_best_of_all_subsets(rewards, data):
     keep = data.draw(st.integers(1, len(rewards)))
@@ -28,7 +28,7 @@ def test_the_contrast_is_that_of_the_best_of_all_subsets(rewards, data):
     assert best_contrast(sorted(rewards), keep) == pytest.approx(best, abs=1e-7)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(rewards=REWARDS, data=st.data())
 def test_the_resampled_gain_is_the_mean_over_all_rewards_again(rewards, data):
     keep = data.draw(st.integers(2, len(rewards))) if len(rewards) > 1 else 1

@@ -122,7 +122,8 @@ def test_who_has_no_node_at_all_gets_one_before_a_quantum_ends() -> None:
 
 
 def test_nobody_is_left_without_a_node_for_who_begins() -> None:
-    assert decide(job("a"), job("b", order=1), spot("s0", "a")) == []
+    allocation, what = Allocation(TIMINGS), (job("a"), job("b", order=1), spot("s0", "a"))
+    assert at(allocation, 0.0, *what) == at(allocation, TIMINGS.first_after_s, *what) == []
 
 
 def test_who_has_had_too_much_waits_although_it_has_no_node() -> None:

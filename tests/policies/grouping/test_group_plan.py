@@ -75,7 +75,7 @@ WORK = st.lists(
 # --- what holds for every plan ---
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     clusters(),
     WORK,
@@ -105,7 +105,7 @@ def test_every_member_is_in_one_group_of_its_fate_and_of_a_possible_degree(
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     clusters(), WORK, LEFT_S, st.sampled_from([None, 2, 4]), st.sampled_from([1.0, 2.0]), st.data()
 )
@@ -132,7 +132,7 @@ def test_the_order_of_members_and_groups_does_not_matter(members, work, left_s, 
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(clusters(), WORK, LEFT_S)
 def test_no_plan_is_worse_than_all_alone_or_all_in_the_largest_groups(
     quick, members, work, seconds_left
@@ -180,7 +180,7 @@ def last_end(division, work: WorkClass) -> float:
     return min(end for end in ends if finished_by(division, work, end) == work.batches)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 8), DEGREES, SHARES, st.integers(1, 100), st.floats(0.5, 100))
 def test_before_the_phase_ends_no_division_of_a_node_finishes_more(
     members, degrees, share, batches, seconds_left
@@ -191,7 +191,7 @@ def test_before_the_phase_ends_no_division_of_a_node_finishes_more(
     assert finished_by(sizes(groups), work, seconds_left) >= AS_GOOD * most - 1e-9
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 8), WORK, LEFT_S)
 def test_no_division_of_a_node_is_better_for_several_classes(members, work, seconds_left):
     work = [each for each in work if each.batches]
@@ -206,7 +206,7 @@ def test_no_division_of_a_node_is_better_for_several_classes(members, work, seco
     assert rate(node(members), groups, outlook) >= AS_GOOD * most
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.integers(1, 8), DEGREES, SHARES, st.integers(8, 1000))
 def test_while_there_is_work_for_everybody_no_division_does_more(members, degrees, share, batches):
     step_s = by_degree(degrees, share)
@@ -243,7 +243,7 @@ def test_planned_anew_as_work_ends_all_is_done_no_later_than_by_the_best_fixed_g
     assert now <= fixed / AS_GOOD
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=2),
     st.sampled_from([(1, 2), (1, 2, 4), (1, 2, 3, 5)]),

@@ -118,7 +118,7 @@ def test_a_bundle_says_what_it_is():
 WHOLE = pack({"a": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.int64)}, {"kind": "whole"})
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, len(WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4

@@ -225,7 +225,7 @@ WHOLE = pack({"a": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.int64)}, {"
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     changes=st.lists(

@@ -266,7 +266,7 @@ async def test_a_key_that_could_leave_the_folder_is_refused_everywhere(store, tm
     assert (tmp_path / "a").read_bytes() == b"outside"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     key=st.one_of(
         st.text(max_size=30),
