@@ -20,7 +20,7 @@ import structlog
 
 from benchmarks.preemption_site import LIMIT_S, Site, keys_for, make_requests
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import Demand, DemandClass
+from spotlight.actors.protocol.down import Demand, DemandClass
 from spotlight.timings import Timings
 from spotlight.transport.control.keys import place_of
 from spotlight.transport.tensors import BundleStore

@@ -14,14 +14,8 @@ from typing import Any, NoReturn
 
 import structlog
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    GroupPlan,
-    NodePlan,
-    ReturnLease,
-)
+from spotlight.actors.protocol.down import Grant, GroupPlan, NodePlan
+from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
 from spotlight_simulation.ack_log import AckLog
 from spotlight_simulation.fake_denoising import FakeDenoising
 from spotlight_simulation.freezing import current_process, current_tenant

@@ -21,7 +21,7 @@ from spotlight.cli.tables import pairs
 from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobStatus, MirrorStatus, NodeStatus, WorkerStatus
+    from spotlight.actors.protocol.users import JobStatus, MirrorStatus, NodeStatus, WorkerStatus
 
 _STATE_STYLES = {
     "rollout": "blue",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spotlight.actors.protocol import MirrorStatus, NodeStatus
+from spotlight.actors.protocol.users import MirrorStatus, NodeStatus
 from spotlight.cli.live import plain_line, render, sparkline, summary_table
 
 

@@ -53,9 +53,11 @@ from spotlight.actors.coordinator.tenant.job_journal import (
 )
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import NodePlan, NodeRefused
+from spotlight.actors.protocol.sessions import BeginSession, SessionBegan, SessionRefused
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
+from spotlight.actors.protocol.users import (
     Acknowledged,
-    BeginSession,
     CancelJob,
     CancelRefused,
     ConsentNeeded,
@@ -69,16 +71,10 @@ from spotlight.actors.protocol import (
     JobStatus,
     JobUnknown,
     ListJobs,
-    NodePlan,
-    NodeRefused,
-    NodeReport,
     NodeStatus,
     NodeUnknown,
     PreemptNode,
-    SessionBegan,
-    SessionRefused,
     SubmitJob,
-    WorkerRefs,
     WorkerStatus,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from spotlight.actors.protocol import SubmitJob, TensorShape
+from spotlight.actors.protocol.sessions import TensorShape
+from spotlight.actors.protocol.users import SubmitJob
 from spotlight.diffusion.checkpoint_names import files_on_hub
 from spotlight.errors import JobError, RequestRefused, RunFolderError
 from spotlight.jobs import JobSpec, WorkSpec, parse_job

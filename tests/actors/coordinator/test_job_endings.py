@@ -14,7 +14,7 @@ from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
 from town_kit import Town, events, iterations
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.users import (
     CancelJob,
     GetStatus,
     JobAccepted,

@@ -25,7 +25,9 @@ from spotlight.actors.coordinator.coordinator import MOST_SUBMISSIONS, Coordinat
 from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
 from spotlight.actors.coordinator.tenant.job_journal import require_same_prompts
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import NodePlan
+from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.users import (
     CancelJob,
     GetStatus,
     JobAccepted,
@@ -33,8 +35,6 @@ from spotlight.actors.protocol import (
     JobRefused,
     JobStatus,
     ListJobs,
-    NodePlan,
-    NodeReport,
     NodeUnknown,
     PreemptNode,
     SubmitJob,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.policies import alerts
 from spotlight.policies.fleet.fleet_rows import describe
 from spotlight.trackers import CallbackThread
