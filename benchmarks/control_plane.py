@@ -56,8 +56,9 @@ from benchmarks.report import Report, quantile
 from spotlight.actors.coordinator.fleet import NodeTask
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.publications import Publications
-from spotlight.actors.protocol import NodeReport, WeightsOffer
 from spotlight.actors.protocol.door import Pool
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import job_from_data
 from spotlight.join_token import SECRET_BYTES, JoinToken

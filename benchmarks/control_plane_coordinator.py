@@ -19,8 +19,10 @@ from typing import Any
 
 from spotlight.actors.coordinator.key_ring import KeyRing
 from spotlight.actors.coordinator.tenant import request_queue
-from spotlight.actors.protocol import Completed, Grant, roles
+from spotlight.actors.protocol import roles
 from spotlight.actors.protocol.door import Pool
+from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.up import Completed
 from spotlight.actors.runtime import remote
 from spotlight.cli import daemons
 

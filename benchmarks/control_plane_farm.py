@@ -20,28 +20,27 @@ from typing import Any
 
 import msgspec
 
-from spotlight.actors.protocol import (
-    Completed,
-    GetTrainer,
-    Grant,
-    HeldLease,
-    Membership,
-    NodePlan,
-    NodeRefused,
-    NodeReport,
-    Publish,
-    Pull,
-    StartTrainer,
-    TrainerReport,
-    WeightsOffer,
-    WorkerPlan,
-    WorkerRefs,
-    WorkerReport,
-)
 from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Pool
+from spotlight.actors.protocol.down import (
+    Grant,
+    Membership,
+    NodePlan,
+    NodeRefused,
+    WeightsOffer,
+    WorkerPlan,
+)
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.trainer import GetTrainer, Publish, StartTrainer, TrainerReport
+from spotlight.actors.protocol.up import (
+    Completed,
+    HeldLease,
+    NodeReport,
+    Pull,
+    WorkerRefs,
+    WorkerReport,
+)
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run

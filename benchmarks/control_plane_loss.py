@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from benchmarks.control_plane_farm import offer
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.protocol import Completed, HeldLease, Pull
+from spotlight.actors.protocol.up import Completed, HeldLease, Pull
 from spotlight.policies.requests.instructions import GrantLease, Instruction, RequestsFinished
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.table import RequestTable

@@ -39,7 +39,7 @@ ROOT = Path(__file__).parent.parent
 SPOTLIGHT = [sys.executable, "-m", "spotlight.cli"]
 PATIENCE_S = 300.0
 ITERATIONS = 3
-STEPS, QUICK_STEPS = 96, 48
+STEPS = 96
 """Enough for a notice in the middle of them."""
 Tuning = Literal["full", "lora"]
 
@@ -91,9 +91,7 @@ def differences(checkpoints: Path) -> dict[str, Difference]:
     return found
 
 
-def job_of(
-    checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2, steps: int = STEPS
-) -> Path:
+def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2) -> Path:
     """Write the job file of a family in a new folder; all spot workers are one group."""
     folder.mkdir(parents=True)
     for name, count in (("train", 16), ("validation", 2)):
@@ -113,7 +111,7 @@ def job_of(
             "width": 48,
             "frames": 5 if has_frames else 1,
             "kind": "flow_sde",
-            "steps": steps,
+            "steps": STEPS,
             "evaluation_steps": 4,
             "guidance": 2.0,
             "micro_batch": 2,
@@ -138,14 +136,12 @@ def job_of(
     return path
 
 
-def run_job(
-    checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2, steps: int = STEPS
-) -> None:
+def run_job(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int = 2) -> None:
     """A whole job with a notice, a kill of everything, and a resumption; raises `AssertionError`
     saying what is not as it should be.
     """
     run, token = folder / "run", folder / "token"
-    job = job_of(checkpoint, tuning, folder, spot_workers=spot_workers, steps=steps)
+    job = job_of(checkpoint, tuning, folder, spot_workers=spot_workers)
     process = subprocess.Popen(
         [*SPOTLIGHT, "run", str(job), "--run-folder", str(run), "--operator-token", str(token)],
         cwd=ROOT,
@@ -157,7 +153,7 @@ def run_job(
         _until(lambda: bool(_events(run, "node_lost")), process)
     finally:
         _kill(process)
-    assert _is_half_done(run, steps), "nobody saved a commit of half-denoised samples"
+    assert _is_half_done(run), "nobody saved a commit of half-denoised samples"
     _spotlight("run", "--resume", str(run))
     _check(run, checkpoint, tuning, spot_workers)
 
@@ -172,12 +168,12 @@ def models_per_process(runs: Iterable[Path]) -> int:
     return max(loads.values(), default=0)
 
 
-def _is_half_done(run: Path, steps: int) -> bool:
+def _is_half_done(run: Path) -> bool:
     """Whether a commit is saved of a sample that is in the middle of its steps."""
     journal = run / JOURNAL
     saved = saved_rows({journal: journal.read_bytes()})
     rows = [row for of_job in saved.values() for row in of_job.values()]
-    return any(it.commit is not None and 0 < it.commit.step < steps for it in rows)
+    return any(it.commit is not None and 0 < it.commit.step < STEPS for it in rows)
 
 
 def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> None:
@@ -285,13 +281,12 @@ def main() -> None:
         report.add({f"latents_difference[{family}]": one.latents for family, one in found.items()})
         done, problems = [], []
         tunings: tuple[Tuning, ...] = ("lora",) if quick else get_args(Tuning)
-        steps = QUICK_STEPS if quick else STEPS
         families = [family.name for family in FAMILIES.values()]
         for family in families[: 1 if quick else None]:
             for tuning in tunings:
                 began = time.monotonic()
                 try:
-                    run_job(folder / family, tuning, folder / f"{family}-{tuning}", steps=steps)
+                    run_job(folder / family, tuning, folder / f"{family}-{tuning}")
                 except AssertionError as error:
                     problems.append(f"{family} {tuning}: {error}")
                 else:

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from spotlight.actors.protocol import JobAccepted, JobList, ListJobs, SubmitJob
+from spotlight.actors.protocol.users import JobAccepted, JobList, ListJobs, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.jobs import JobSpec
 from spotlight.timings import CoordinatorTimings, Timings

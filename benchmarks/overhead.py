@@ -26,19 +26,12 @@ from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.protocol import (
-    JobPlan,
-    Membership,
-    WeightsOffer,
-    WorkerPlan,
-    WorkerRefs,
-    WorkerReport,
-    WorkerUp,
-)
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.down import JobPlan, Membership, WeightsOffer, WorkerPlan
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.launcher import PARENT, LocalLauncher
 from spotlight.actors.runtime.logs import log_as_json_lines

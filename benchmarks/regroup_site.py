@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import signal
 import time
@@ -21,11 +20,12 @@ import structlog
 
 from benchmarks.preemption_site import LIMIT_S, Site, keys_for, make_requests
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import Demand, DemandClass
+from spotlight.actors.protocol.down import Demand, DemandClass
 from spotlight.timings import Timings
 from spotlight.transport.control.keys import place_of
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import SamplingSettings
+from spotlight_simulation.logging_for_now import logging_by
 
 WORKERS = 4
 HEADS = 4
@@ -74,15 +74,8 @@ class NodeLog:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read all that this process logs from now on; errors alone are still written."""
-        before = structlog.get_config()
-        structlog.configure(
-            processors=[self._read, *before["processors"]],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        )
-        try:
+        with logging_by([self._read, *structlog.get_config()["processors"]]):
             yield
-        finally:
-            structlog.configure(**before)
 
     def _read(
         self, logger: object, method: str, event: MutableMapping[str, Any]

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from benchmarks.report import Report, warnings_on_stderr
 from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
-from spotlight.actors.protocol import state_key
+from spotlight.actors.protocol.trainer import state_key
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import sample

@@ -34,7 +34,7 @@ from benchmarks.testbed_figures import TestbedRun, measure
 from benchmarks.time_to_target import time_to
 from benchmarks.validation_sampler import measured_with
 from spotlight.actors.coordinator.tenant.request_plans import evaluation_requests
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.users import (
     CancelJob,
     GetStatus,
     JobAccepted,

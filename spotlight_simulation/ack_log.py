@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spotlight.actors.protocol import CommitSteps, Completed, Grant
+from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.up import CommitSteps, Completed
 from spotlight.policies.requests.rows import SavedRow
 from spotlight_simulation.history import History
 

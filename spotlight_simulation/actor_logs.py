@@ -6,7 +6,6 @@ it says itself, at the level `debug`.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
@@ -15,18 +14,13 @@ from typing import Any, NoReturn
 
 import structlog
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    GroupPlan,
-    NodePlan,
-    ReturnLease,
-)
+from spotlight.actors.protocol.down import Grant, GroupPlan, NodePlan
+from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
 from spotlight_simulation.ack_log import AckLog
 from spotlight_simulation.fake_denoising import FakeDenoising
 from spotlight_simulation.freezing import current_process, current_tenant
 from spotlight_simulation.history import History
+from spotlight_simulation.logging_for_now import logging_by
 
 
 @dataclass
@@ -102,15 +96,8 @@ class ActorLogs:
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Read all that is logged from now on."""
-        before = structlog.get_config()
-        structlog.configure(
-            processors=[self._read],
-            wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG),
-        )
-        try:
+        with logging_by([self._read]):
             yield
-        finally:
-            structlog.configure(**before)
 
     def _read(self, logger: object, method: str, event: MutableMapping[str, Any]) -> NoReturn:
         accept = getattr(self, f"_on_{event['event']}", None)

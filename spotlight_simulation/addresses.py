@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from spotlight.actors.protocol import CannotFollow, Follow, Introduce, WorkerPlan, WorkerReport
+from spotlight.actors.protocol.down import WorkerPlan
+from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
+from spotlight.actors.protocol.up import WorkerReport
 
 _ENDANGERED = tuple(
     kind.__name__.encode() for kind in (CannotFollow, Follow, Introduce, WorkerPlan, WorkerReport)

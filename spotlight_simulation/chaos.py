@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import shutil
 import tempfile
@@ -27,6 +26,7 @@ from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.history import SITUATIONS, History
 from spotlight_simulation.invariants import check, trains_on_previews, workers_are_free_again
 from spotlight_simulation.job_life import Run, Scenario, chaos_job, have_it_done, last_fault_s
+from spotlight_simulation.logging_for_now import logging_by
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
 from spotlight_simulation.session_chaos import SessionRun, session_scenario, simulate_session
@@ -252,14 +252,8 @@ def scratch_folder() -> Iterator[Path]:
 @contextmanager
 def silence() -> Iterator[None]:
     """Faults make the actors say much that nobody needs to hear."""
-    before = structlog.get_config()
-    structlog.configure(
-        processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
-    )
-    try:
+    with logging_by([_drop], "critical"):
         yield
-    finally:
-        structlog.configure(**before)
 
 
 def _drop(*_: object) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from spotlight.actors.protocol import JobAccepted, SubmitJob
+from spotlight.actors.protocol.users import JobAccepted, SubmitJob
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec
 from spotlight.jobs.resuming import job_with

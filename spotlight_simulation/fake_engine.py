@@ -9,7 +9,7 @@ from typing import cast
 
 import msgspec
 
-from spotlight.actors.protocol import StartTrainer
+from spotlight.actors.protocol.trainer import StartTrainer
 from spotlight.actors.worker import engine
 from spotlight.actors.worker.engine import Origin
 from spotlight.errors import ScoringError

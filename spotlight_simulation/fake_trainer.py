@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.errors import SpotlightError
 from spotlight.types import BundleOffer
 from spotlight_simulation import fingerprints

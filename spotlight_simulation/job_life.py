@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.actors.protocol import JobAccepted, JobStatus, JobUnknown, SubmitJob
+from spotlight.actors.protocol.users import JobAccepted, JobStatus, JobUnknown, SubmitJob
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight_simulation.cluster_watch import ClusterWatch

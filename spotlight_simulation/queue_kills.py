@@ -14,7 +14,14 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.actors.protocol import CancelJob, JobAccepted, JobEntry, JobList, ListJobs, SubmitJob
+from spotlight.actors.protocol.users import (
+    CancelJob,
+    JobAccepted,
+    JobEntry,
+    JobList,
+    ListJobs,
+    SubmitJob,
+)
 from spotlight.errors import ActorError
 from spotlight.jobs import JobSpec
 from spotlight.transport.control import Message

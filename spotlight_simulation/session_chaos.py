@@ -13,7 +13,7 @@ from typing import Literal, get_args
 import msgspec
 
 from spotlight.actors.coordinator.key_ring import door_file
-from spotlight.actors.protocol import JobAccepted, SubmitJob
+from spotlight.actors.protocol.users import JobAccepted, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import ActorError, RequestRefused, SessionEnded
 from spotlight.jobs import JobSpec, WorkSpec, work_from_data

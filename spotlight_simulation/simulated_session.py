@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import msgspec
 
-from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.runtime import ActorSystem
 from spotlight.jobs import WorkSpec
 from spotlight.rollouts.opening import Connection

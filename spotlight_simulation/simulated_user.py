@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from spotlight.actors.protocol import CancelJob, GetStatus, JobList, JobStatus, JobUnknown, ListJobs
+from spotlight.actors.protocol.users import (
+    CancelJob,
+    GetStatus,
+    JobList,
+    JobStatus,
+    JobUnknown,
+    ListJobs,
+)
 from spotlight.errors import ActorError
 from spotlight.transport.control import Message
 from spotlight_simulation.memory_cluster import Cluster

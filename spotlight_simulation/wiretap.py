@@ -12,15 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    NodePlan,
-    Receipt,
-    ReturnLease,
-)
+from spotlight.actors.protocol.down import Grant, NodePlan, Receipt
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery

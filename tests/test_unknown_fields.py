@@ -20,7 +20,7 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     Trainers,
     TrainingState,
 )
-from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime.fork_template import Exited, Forked, ForkRequest, NotForked, Ready

@@ -8,14 +8,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.families import (
-    CASES,
-    FIRST_ORDER,
-    QUICK_STEPS,
-    make_checkpoint,
-    run_job,
-)
-from benchmarks.families import STEPS as RUN_STEPS
+from benchmarks.families import CASES, FIRST_ORDER, make_checkpoint, run_job
 from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure
 from spotlight.diffusion.checkpoints import load_model
@@ -50,13 +43,7 @@ def measure(site: Site) -> dict[str, Figure]:
         figures["ratio_deviation"] = _ratio_deviation(model)
         figures["attention_kernels"] = _attention_kernels(site)
         # NCCL refuses two ranks on one GPU, so there is one spot worker.
-        run_job(
-            folder / "qwen-image",
-            "lora",
-            folder / "job",
-            spot_workers=1,
-            steps=QUICK_STEPS if site.quick else RUN_STEPS,
-        )
+        run_job(folder / "qwen-image", "lora", folder / "job", spot_workers=1)
         figures["run_done"] = 1
     return figures
 

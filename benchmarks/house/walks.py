@@ -13,21 +13,10 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.house.watching import Hop, watched
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    JobAccepted,
-    JobStatus,
-    NodePlan,
-    PreemptNode,
-    Receipt,
-    SubmitJob,
-    Train,
-    TrainerReport,
-    WorkerPlan,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import Grant, NodePlan, Receipt, WorkerPlan
+from spotlight.actors.protocol.trainer import Train, TrainerReport
+from spotlight.actors.protocol.up import CommitSteps, Completed, WorkerReport
+from spotlight.actors.protocol.users import JobAccepted, JobStatus, PreemptNode, SubmitJob
 from spotlight.actors.runtime import Message
 from spotlight.errors import ActorError
 from spotlight_simulation.addresses import address_of

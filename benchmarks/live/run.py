@@ -8,7 +8,7 @@ import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import ActorError
 from spotlight.record.run_events import (
     PhaseBegan,

@@ -12,8 +12,8 @@ from benchmarks.security.network import RESERVED, SPOT
 from benchmarks.security.site import Impostor, Site
 from benchmarks.security.web import put
 from benchmarks.security.with_another_role import worker_of
-from spotlight.actors.protocol import GetStatus, SubmitJob
 from spotlight.actors.protocol.door import Enroll, RevokeAccess
+from spotlight.actors.protocol.users import GetStatus, SubmitJob
 from spotlight.transport.control import KeyPair
 
 _TRIES = 9

@@ -10,18 +10,17 @@ from benchmarks.security.clients import RawSocket, Sayer, hello_of, raw_socket
 from benchmarks.security.network import RESERVED, SPOT
 from benchmarks.security.site import IMPOSTOR, Impostor, Site
 from benchmarks.security.with_another_role import refs_of
-from spotlight.actors.protocol import (
-    CancelJob,
+from spotlight.actors.protocol.door import RevokeAccess
+from spotlight.actors.protocol.up import (
     Completed,
     LeaseFailed,
     NodeReport,
-    PreemptNode,
     Pull,
     ReturnLease,
     WorkerRefs,
     WorkerReport,
 )
-from spotlight.actors.protocol.door import RevokeAccess
+from spotlight.actors.protocol.users import CancelJob, PreemptNode
 from spotlight.actors.runtime import ActorRef
 from spotlight.transport.control import KeyPair, key_of
 from spotlight.transport.control.keys import place_of

@@ -19,16 +19,12 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import parse_monitor_message
 
-from spotlight.actors.protocol import (
-    CancelRefused,
-    JobRefused,
-    NodePlan,
-    NodeRefused,
-    SessionRefused,
-)
 from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.door import Enroll, NotEnrolled, Role
+from spotlight.actors.protocol.down import NodePlan, NodeRefused
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.sessions import SessionRefused
+from spotlight.actors.protocol.users import CancelRefused, JobRefused
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, handles
 from spotlight.errors import ActorError, NotAdmitted, PeerUnreachable
 from spotlight.transport.control import (

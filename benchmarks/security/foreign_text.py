@@ -20,8 +20,8 @@ from benchmarks.security.network import ATTACKER
 from benchmarks.security.site import Site
 from benchmarks.security.web import put, refusing, reward_server
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files
-from spotlight.actors.protocol import CancelJob
 from spotlight.actors.protocol.up import WorkerTrouble
+from spotlight.actors.protocol.users import CancelJob
 from spotlight.diffusion.hub_cache import CheckpointFolder
 from spotlight.errors import CheckpointError
 from spotlight.jobs.hub_names import HubFile, HubName

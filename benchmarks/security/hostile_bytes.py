@@ -11,7 +11,7 @@ import msgspec
 from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.site import Site
 from benchmarks.security.web import connection_to, put, talk
-from spotlight.actors.protocol import SubmitJob
+from spotlight.actors.protocol.users import SubmitJob
 from spotlight.errors import JobError
 from spotlight.types import StoreEndpoint
 

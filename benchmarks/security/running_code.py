@@ -9,7 +9,7 @@ from benchmarks.security.clients import Sayer
 from benchmarks.security.network import ATTACKER
 from benchmarks.security.site import CODE, Site
 from benchmarks.security.web import put
-from spotlight.actors.protocol import BeginSession, SessionRefused
+from spotlight.actors.protocol.sessions import BeginSession, SessionRefused
 from spotlight.jobs import job_to_yaml
 
 _OWN = {"kind": "python", "python": "planted:Evil"}

@@ -18,18 +18,6 @@ from typing import Any, cast
 from benchmarks.security.clients import LIMIT_S, Line, Person, Sayer, line, person
 from benchmarks.security.network import ATTACKER, COORDINATOR, RESERVED, SPOT, Network
 from benchmarks.security.sniffer import Capture
-from spotlight.actors.protocol import (
-    CancelJob,
-    GetStatus,
-    JobAccepted,
-    JobRefused,
-    JobStatus,
-    Membership,
-    NodePlan,
-    NodeReport,
-    SubmitJob,
-    WorkerRefs,
-)
 from spotlight.actors.protocol.door import (
     Enroll,
     Enrolled,
@@ -41,6 +29,16 @@ from spotlight.actors.protocol.door import (
     RevokeAccess,
     TokenMade,
     TokenRole,
+)
+from spotlight.actors.protocol.down import Membership, NodePlan
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
+from spotlight.actors.protocol.users import (
+    CancelJob,
+    GetStatus,
+    JobAccepted,
+    JobRefused,
+    JobStatus,
+    SubmitJob,
 )
 from spotlight.actors.runtime import ActorRef, handles
 from spotlight.errors import ActorError

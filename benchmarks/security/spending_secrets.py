@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.site import Site
 from benchmarks.security.web import Asked, refusing, reward_server
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import JobError
 
 

@@ -25,7 +25,8 @@ from benchmarks.security.clients import (
 )
 from benchmarks.security.network import RESERVED, SPOT
 from benchmarks.security.site import Impostor, Site
-from spotlight.actors.protocol import GetStatus, WorkerRefs
+from spotlight.actors.protocol.up import WorkerRefs
+from spotlight.actors.protocol.users import GetStatus
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.envelopes import Watch
 from spotlight.errors import ActorError

@@ -10,27 +10,20 @@ from benchmarks.security.attack import attack, require, require_words
 from benchmarks.security.clients import Person, Sayer
 from benchmarks.security.network import RESERVED, SPOT
 from benchmarks.security.site import HONEST, IMPOSTOR, Impostor, Site
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.door import Enroll, GetGuests, GuestList, NewToken, RevokeAccess
+from spotlight.actors.protocol.down import NodePlan
+from spotlight.actors.protocol.sessions import (
     BeginSession,
-    CancelJob,
-    DrainNode,
     EndSession,
     GetFleet,
-    GetStatus,
     GroupOrder,
-    NodePlan,
-    PreemptNode,
-    Pull,
     SessionBegan,
-    StartTrainer,
     SubmitGroups,
-    SubmitJob,
     TakeGroups,
-    Train,
-    TrainerReport,
-    WorkerRefs,
 )
-from spotlight.actors.protocol.door import Enroll, GetGuests, GuestList, NewToken, RevokeAccess
+from spotlight.actors.protocol.trainer import StartTrainer, Train, TrainerReport
+from spotlight.actors.protocol.up import Pull, WorkerRefs
+from spotlight.actors.protocol.users import CancelJob, DrainNode, GetStatus, PreemptNode, SubmitJob
 from spotlight.actors.runtime import ActorRef
 from spotlight.transport.control import KeyPair, Message
 

@@ -24,14 +24,9 @@ from benchmarks.security.clients import (
 )
 from benchmarks.security.network import ATTACKER, RESERVED
 from benchmarks.security.site import Impostor, Site
-from spotlight.actors.protocol import (
-    BeginSession,
-    CancelJob,
-    GetStatus,
-    PreemptNode,
-    SubmitJob,
-)
 from spotlight.actors.protocol.door import Enroll, GetGuests, NewToken, RevokeAccess
+from spotlight.actors.protocol.sessions import BeginSession
+from spotlight.actors.protocol.users import CancelJob, GetStatus, PreemptNode, SubmitJob
 from spotlight.join_token import JoinToken
 from spotlight.transport.control import KeyPair
 from spotlight.transport.control.keys import key_bytes

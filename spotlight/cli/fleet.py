@@ -16,8 +16,8 @@ from spotlight.policies.departure import LONGEST_NOTICE_S
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spotlight.actors.protocol import NodeStatus
     from spotlight.actors.protocol.door import GuestList, KnownNode
+    from spotlight.actors.protocol.users import NodeStatus
     from spotlight.running.client import CoordinatorClient
 
 

@@ -60,7 +60,9 @@ def fork(
         str,
         typer.Argument(
             metavar="RUN@ITERATION",
-            help="A run folder, and after how many iterations; RUN@last for its last checkpoint.",
+            help="Folder or name of a run, and after how many iterations; RUN@last for its last"
+            " checkpoint.",
+            autocompletion=run_names,
         ),
     ],
     changes: SetOption = None,
@@ -80,7 +82,14 @@ def fork(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Run folder of a run, finished or not.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Folder or name of a run, finished or not.",
+            autocompletion=run_names,
+        ),
+    ],
     weights: Annotated[
         ExportedWeights,
         typer.Option(
@@ -102,9 +111,11 @@ def export(
     from spotlight.cli.processes import run_in_process
     from spotlight.exports.plan import plan_export
     from spotlight.preflight.checks import WORKER_MODULES, require_packages
+    from spotlight.running.run_names import find_run
 
+    folder = find_run(run) or Path(run)
     plan = plan_export(
-        run.resolve(), weights=weights, format=format, folder=to.resolve() if to else None
+        folder.resolve(), weights=weights, format=format, folder=to.resolve() if to else None
     )
     require_packages(WORKER_MODULES, "worker", "an export needs")
     code = run_in_process("spotlight.exports.process", plan, "the export")

@@ -26,8 +26,7 @@ from spotlight.errors import UserError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from spotlight.actors.protocol import JobAccepted, JobStatus
-    from spotlight.actors.protocol.users import JobEntry
+    from spotlight.actors.protocol.users import JobAccepted, JobEntry, JobStatus
 
 
 def submit(

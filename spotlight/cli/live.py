@@ -21,7 +21,7 @@ from spotlight.cli.tables import pairs
 from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobStatus, MirrorStatus, NodeStatus, WorkerStatus
+    from spotlight.actors.protocol.users import JobStatus, MirrorStatus, NodeStatus, WorkerStatus
 
 _STATE_STYLES = {
     "rollout": "blue",
@@ -311,19 +311,15 @@ def _does(worker: WorkerStatus) -> str:
 
 
 def _counters(status: JobStatus) -> Text:
-    said = [
+    late, given_up = status.previews_late, len(status.given_up)
+    ignored, preemptions = status.results_ignored, status.preemptions
+    said = (
         count(status.previews, "preview"),
-        *_those_that_are(
-            (status.previews_late, "more that came too late"),
-            (status.handed_on, "requests handed to other workers"),
-            (status.results_ignored, "results that did not count"),
-            (len(status.given_up), "requests given up"),
-            (status.preemptions, "nodes preempted"),
-        ),
-    ]
-    text = Text(", ".join(said), style="dim")
+        f"{number(late)} more that came too late" if late else "",
+        f"{count(status.handed_on, 'request')} handed to other workers" if status.handed_on else "",
+        f"{count(ignored, 'result')} that did not count" if ignored else "",
+        f"{count(given_up, 'request')} given up" if given_up else "",
+        f"{count(preemptions, 'node')} preempted" if preemptions else "",
+    )
+    text = Text(", ".join(filter(None, said)), style="dim")
     return text.append(f"\nrun folder {status.run_folder}") if status.run_folder else text
-
-
-def _those_that_are(*counts: tuple[int, str]) -> list[str]:
-    return [f"{number(amount)} {what}" for amount, what in counts if amount]

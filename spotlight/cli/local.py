@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.live import Live
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
 from spotlight.cli.job_files import read_job
 from spotlight.cli.live import mirror_trouble, summary_table

@@ -18,7 +18,7 @@ from spotlight.cli.reaching import asking
 from spotlight.errors import RequestRefused
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobAccepted
+    from spotlight.actors.protocol.users import JobAccepted
     from spotlight.jobs import JobSpec
     from spotlight.running.client import CoordinatorClient
 

@@ -8,7 +8,7 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.cli.live import plain_line, render
 from spotlight.cli.time_left import TimeLeft
 

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobStatus
+    from spotlight.actors.protocol.users import JobStatus
 
 _REMEMBERED = 8
 """The pace is that of the latest iterations, at most so many."""

@@ -11,7 +11,7 @@ from spotlight.cli.options import JobArgument, JoinOption, JsonOption, RunArgume
 from spotlight.cli.reaching import asking
 
 if TYPE_CHECKING:
-    from spotlight.actors.protocol import JobStatus
+    from spotlight.actors.protocol.users import JobStatus
     from spotlight.running.client import CoordinatorClient
 
 _EXIT_CODES = {"finished": 0, "failed": 1, "cancelled": 3}

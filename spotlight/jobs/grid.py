@@ -3,7 +3,7 @@ seed.
 
     grid("ocr", ["training.learning_rate=1e-4,3e-4"], "0..1")
 
-are four jobs: `ocr-learning_rate-1e-4-seed-0` and so on. Pure.
+are four jobs: `ocr-learning_rate-0.0001-seed-0` and so on. Pure.
 """
 
 from __future__ import annotations

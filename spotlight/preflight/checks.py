@@ -117,7 +117,7 @@ def check(
     if local_workers:
         _check_pools(job)
         check_packages(job, files.checkpoint, permissions)
-    _check_disk(job, files, run_folder or Path.cwd())
+    check_room(job, files, run_folder or Path.cwd())
     return files
 
 
@@ -384,7 +384,8 @@ def check_store(job: JobSpec, files: JobFiles, base: Path | None) -> None:
         )
 
 
-def _check_disk(job: JobSpec, files: JobFiles, run_folder: Path) -> None:
+def check_room(job: JobSpec, files: JobFiles, run_folder: Path) -> None:
+    """Raise `RunFolderError` if the disk of a run folder has no room for the run."""
     places = (run_folder, *run_folder.absolute().parents)
     try:
         free = shutil.disk_usage(next(path for path in places if path.exists())).free

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from spotlight.actors.protocol import DoneGroup, DoneSample
+from spotlight.actors.protocol.sessions import DoneGroup, DoneSample
 from spotlight.jobs import RewardSpec
 from spotlight.policies.exploration.reward_scales import weighted_mean
 from spotlight.rollouts.groups import Failure, Group, RolloutRequest, Sample

@@ -7,7 +7,7 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Literal
 
-from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.errors import WeightsRefused
 from spotlight.transport.tensors import BundleStore
 

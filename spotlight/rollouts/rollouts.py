@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from spotlight.actors.protocol import DoneGroup, Fleet, GroupOrder
+from spotlight.actors.protocol.sessions import DoneGroup, Fleet, GroupOrder
 from spotlight.errors import SessionEnded, SpotlightError
 from spotlight.jobs import ModelSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.policies.exploration.reward_spread import Knowledge

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from spotlight.actors.protocol import (
-    Acknowledged,
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.sessions import (
     BeginSession,
     DoneGroup,
     EndSession,
@@ -28,9 +28,9 @@ from spotlight.actors.protocol import (
     SubmitGroups,
     TakeGroups,
     TensorShape,
-    WeightsOffer,
     WithdrawGroups,
 )
+from spotlight.actors.protocol.users import Acknowledged
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.errors import (
     ActorError,

@@ -9,7 +9,19 @@ import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.door import (
+    AccessRevoked,
+    Enroll,
+    GetGuests,
+    GuestList,
+    NameUnknown,
+    NewToken,
+    NotEnrolled,
+    RevokeAccess,
+    TokenMade,
+)
+from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.users import (
     Acknowledged,
     CancelJob,
     CancelRefused,
@@ -27,18 +39,6 @@ from spotlight.actors.protocol import (
     PreemptNode,
     SubmitJob,
 )
-from spotlight.actors.protocol.door import (
-    AccessRevoked,
-    Enroll,
-    GetGuests,
-    GuestList,
-    NameUnknown,
-    NewToken,
-    NotEnrolled,
-    RevokeAccess,
-    TokenMade,
-)
-from spotlight.actors.protocol.roles import MAY_SAY
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.errors import (
     ConsentMissing,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import ActorError, NotAdmitted, NotAllowed, OtherVersion, UserError
 from spotlight.running.client import CoordinatorClient
 from spotlight.running.local_run import Observer

@@ -23,6 +23,7 @@ from spotlight.jobs import JobSpec
 from spotlight.jobs.resuming import job_with
 from spotlight.jobs.start_names import StartName
 from spotlight.record.run_events import encode_event
+from spotlight.running.run_names import find_run
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
 from spotlight.store.run_folder import (
@@ -54,11 +55,12 @@ class Fork(NamedTuple):
 
 def plan_fork(name: str, changes: Sequence[str], folder: Path | None) -> Fork:
     """What `RUN@ITERATION` (or `RUN@last`) becomes with these changes, in a folder of its own; by
-    default beside the run.
+    default beside the run, which is named as `find_run` knows it.
 
     Raises `RunFolderError` or `JobError`; nothing is written.
     """
-    run, which = StartName.parse(os.path.abspath(name))
+    path, which = StartName.parse(name)
+    run = Path(os.path.abspath(find_run(str(path)) or path))
     saved, job = saved_iterations(run), read_config(run)
     there = f"kept are those after {', '.join(map(str, saved))}" if saved else "none is kept yet"
     completed = max(saved, default=-1) if which == "last" else which

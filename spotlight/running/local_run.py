@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import ActorError, RunFolderError, UserError
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from spotlight.actors.protocol import JobStatus, Outcome
+from spotlight.actors.protocol.users import JobStatus, Outcome
 from spotlight.actors.runtime.logs import log_to_the_program
 from spotlight.errors import UserError
 from spotlight.jobs import JobSpec, job_from_data, load_job

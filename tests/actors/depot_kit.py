@@ -23,15 +23,14 @@ from spotlight.actors.coordinator.tenant.job_journal import (
 )
 from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.trainer import (
     ExportedModel,
-    NodeReport,
     SavedState,
     SaveState,
     TrainerReport,
-    WorkerRefs,
     state_key,
 )
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.policies.iteration import Schedule

@@ -14,14 +14,13 @@ from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import Grant, Receipt
+from spotlight.actors.protocol.up import (
     CommitSteps,
     Completed,
-    Grant,
     HeldLease,
     LeaseFailed,
     Pull,
-    Receipt,
     WorkerRefs,
 )
 from spotlight.actors.runtime import Message

@@ -13,9 +13,9 @@ from runtime_kit import Cluster, Watcher
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.door import Door
 from spotlight.actors.coordinator.key_ring import KeyRing, door_file
-from spotlight.actors.protocol import NodeReport, WorkerRefs
 from spotlight.actors.protocol.door import Pool, TokenRole
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.join_token import JoinToken
 from spotlight.store.runs_folder import RunsFolder

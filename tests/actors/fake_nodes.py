@@ -9,16 +9,8 @@ import msgspec
 from fake_workers import FakeWorker
 from job_kit import STORE, World
 
-from spotlight.actors.protocol import (
-    NodeNotice,
-    NodePlan,
-    NodeRefused,
-    NodeReport,
-    WeightsOffer,
-    WorkerPlan,
-    WorkerRefs,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import NodePlan, NodeRefused, WeightsOffer, WorkerPlan
+from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs, WorkerReport
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, handles
 from spotlight.errors import ActorError
 from spotlight.types import BundleOffer

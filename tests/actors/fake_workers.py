@@ -10,33 +10,30 @@ from typing import Any
 import msgspec
 from job_kit import World, offer
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
+from spotlight.actors.protocol.delivery import insist, try_tell
+from spotlight.actors.protocol.down import Grant, JobPlan, Recall, Revoke, WeightsOffer, WorkerPlan
+from spotlight.actors.protocol.trainer import (
     ExportedModel,
     ExportModel,
     GetTrainer,
-    Grant,
-    HeldLease,
-    JobPlan,
-    LeaseFailed,
     Publish,
-    Pull,
-    Recall,
-    ReturnLease,
-    Revoke,
     SavedState,
     SaveState,
     StartTrainer,
     Train,
     TrainedIteration,
     TrainerReport,
-    WeightsOffer,
-    WorkerPlan,
-    WorkerReport,
     state_key,
 )
-from spotlight.actors.protocol.delivery import insist, try_tell
+from spotlight.actors.protocol.up import (
+    CommitSteps,
+    Completed,
+    HeldLease,
+    LeaseFailed,
+    Pull,
+    ReturnLease,
+    WorkerReport,
+)
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles
 from spotlight.timings import DeliveryTimings
 from spotlight.types import BundleOffer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotlight.actors.coordinator.fleet import NodeTask, Roster
-from spotlight.actors.protocol import NodeReport
+from spotlight.actors.protocol.up import NodeReport
 from spotlight.policies.fleet.fleet_events import (
     Barred,
     Heard,

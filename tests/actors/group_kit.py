@@ -23,15 +23,8 @@ from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
-from spotlight.actors.protocol import (
-    Completed,
-    Grant,
-    GroupPlan,
-    LeaseFailed,
-    Membership,
-    ReturnLease,
-    Seat,
-)
+from spotlight.actors.protocol.down import Grant, GroupPlan, Membership, Seat
+from spotlight.actors.protocol.up import Completed, LeaseFailed, ReturnLease
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.member import Member

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from spotlight.actors.protocol import GetStatus, JobStatus, StartTrainer, Train
+from spotlight.actors.protocol.trainer import StartTrainer, Train
+from spotlight.actors.protocol.users import GetStatus, JobStatus
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.exploration.planners import derived_seed

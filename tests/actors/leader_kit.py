@@ -8,19 +8,21 @@ from job_kit import STORE, Recorder, offer, recorder, requests
 from plan_kit import Planner
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
+from spotlight.actors.protocol.down import (
     Grant,
     GroupPlan,
-    LeaseFailed,
     Membership,
-    Pull,
     Recall,
     Receipt,
-    ReturnLease,
     Revoke,
     WorkerPlan,
+)
+from spotlight.actors.protocol.up import (
+    CommitSteps,
+    Completed,
+    LeaseFailed,
+    Pull,
+    ReturnLease,
     WorkerReport,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles

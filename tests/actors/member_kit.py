@@ -19,14 +19,8 @@ from msgspec.structs import replace
 from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    LeaseFailed,
-    Membership,
-    ReturnLease,
-)
+from spotlight.actors.protocol.down import Grant, Membership
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, ReturnLease
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.member import Member

@@ -11,14 +11,10 @@ from typing import Any
 import msgspec
 from job_kit import Recorder
 
-from spotlight.actors.protocol import (
-    Acknowledged,
-    NodeNotice,
-    NodePlan,
-    NodeRefused,
-    NodeReport,
-)
+from spotlight.actors.protocol.down import NodePlan, NodeRefused
 from spotlight.actors.protocol.handed_keys import WorkerKeys
+from spotlight.actors.protocol.up import NodeNotice, NodeReport
+from spotlight.actors.protocol.users import Acknowledged
 from spotlight.actors.runtime import Message
 from spotlight.transport.control.keys import KeyPair
 

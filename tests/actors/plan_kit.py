@@ -9,14 +9,8 @@ from typing import Any
 from job_kit import Recorder, job
 from msgspec.structs import replace
 
-from spotlight.actors.protocol import (
-    GroupPlan,
-    JobPlan,
-    Membership,
-    WeightsOffer,
-    WorkerPlan,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import GroupPlan, JobPlan, Membership, WeightsOffer, WorkerPlan
+from spotlight.actors.protocol.up import WorkerReport
 from spotlight.actors.runtime import handles
 from spotlight.types import BundleOffer
 

@@ -13,16 +13,15 @@ from msgspec import structs
 from plan_kit import Planner
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import Membership, WeightsOffer
+from spotlight.actors.protocol.trainer import (
     GetTrainer,
-    Membership,
     SavedState,
     StartTrainer,
     StateParts,
     Train,
     TrainedIteration,
     TrainerReport,
-    WeightsOffer,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Listener

@@ -14,16 +14,8 @@ from node_kit import FakeCoordinator, FakeLauncher, memory_keys
 from runtime_kit import Cluster
 
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import (
-    JobPlan,
-    Membership,
-    UserNotice,
-    WeightsOffer,
-    WorkerPlan,
-    WorkerRefs,
-    WorkerReport,
-    WorkerUp,
-)
+from spotlight.actors.protocol.down import JobPlan, Membership, UserNotice, WeightsOffer, WorkerPlan
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.errors import UserError
 from spotlight.policies.notices import Notice

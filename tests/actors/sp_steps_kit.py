@@ -20,7 +20,7 @@ from group_kit import (
 )
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import ReturnLease
+from spotlight.actors.protocol.up import ReturnLease
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.timings import Timings
 

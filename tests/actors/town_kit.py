@@ -16,12 +16,8 @@ from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.coordinator import Coordinator
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.protocol import (
-    JobAccepted,
-    JobStatus,
-    SubmitJob,
-    Train,
-)
+from spotlight.actors.protocol.trainer import Train
+from spotlight.actors.protocol.users import JobAccepted, JobStatus, SubmitJob
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.jobs import JobSpec
 from spotlight.store.run_folder import RunFolder

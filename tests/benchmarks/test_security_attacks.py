@@ -23,8 +23,8 @@ from benchmarks.security.clients import (
     stays_open,
 )
 from benchmarks.security.network import ATTACKER, COORDINATOR, Loopback
-from spotlight.actors.protocol import GetStatus
 from spotlight.actors.protocol.dialect import own_dialect
+from spotlight.actors.protocol.users import GetStatus
 from spotlight.transport.control import Guests, KeyPair, ZeroMQTransport
 from spotlight.transport.control.wire import Refusal, Welcome
 from tests.benchmarks.security_kit import Deaf

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spotlight.actors.protocol import JobStatus, NodeStatus
 from spotlight.actors.protocol.door import GuestList, KnownNode, KnownToken
-from spotlight.actors.protocol.users import JobEntry, JobList
+from spotlight.actors.protocol.users import JobEntry, JobList, JobStatus, NodeStatus
 from spotlight.cli.fleet import node_lines, node_table
 from spotlight.errors import ConsentMissing, NotAllowed, UnknownNode
 from tests.cli.stand_in import StandIn

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spotlight.actors.protocol import JobAccepted, JobStatus
-from spotlight.actors.protocol.users import JobEntry, JobList
+from spotlight.actors.protocol.users import JobAccepted, JobEntry, JobList, JobStatus
 from spotlight.cli.jobs import job_table
 from spotlight.errors import NotAllowed, RequestRefused, UnknownJob
 from spotlight.jobs import JobSpec, job_to_yaml

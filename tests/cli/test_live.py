@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from spotlight.actors.protocol import MirrorStatus, NodeStatus
+from spotlight.actors.protocol.users import MirrorStatus, NodeStatus
 from spotlight.cli.live import plain_line, render, sparkline, summary_table
 
 
@@ -84,6 +84,12 @@ def test_the_view_says_all_that_matters() -> None:
         "/runs/first-001",
     ):
         assert words in view, words
+
+
+def test_one_of_a_kind_is_said_in_the_singular() -> None:
+    view = _drawn(render(_status(handed_on=1, results_ignored=1, preemptions=1)))
+    said = "1 request handed to other workers, 1 result that did not count, 1 node preempted"
+    assert said in " ".join(view.split())
 
 
 def test_the_view_fits_eighty_columns() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import UnknownJob
 from spotlight.jobs import job_to_yaml
 from spotlight.store.log_folder import log_base

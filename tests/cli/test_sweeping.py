@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotlight.actors.protocol import JobAccepted
+from spotlight.actors.protocol.users import JobAccepted
 from spotlight.errors import RequestRefused
 from spotlight.jobs import JobSpec, job_to_yaml
 from tests.cli.stand_in import StandIn

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.cli.terminal_view import JsonView, QuietView, TerminalView
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.cli.time_left import TimeLeft
 
 

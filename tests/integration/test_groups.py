@@ -25,20 +25,18 @@ from spotlight.actors.coordinator.tenant.request_plans import rollout_settings
 from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import (
-    Acknowledged,
+from spotlight.actors.protocol.dialect import own_dialect
+from spotlight.actors.protocol.down import (
     Demand,
     DemandClass,
     Membership,
     NodePlan,
     NodeRefused,
-    NodeReport,
     WeightsOffer,
-    WorkerRefs,
-    WorkerReport,
 )
-from spotlight.actors.protocol.dialect import own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport
+from spotlight.actors.protocol.users import Acknowledged
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.actors.runtime.fork_launcher import ForkLauncher
 from spotlight.actors.runtime.launcher import ProcessHandle

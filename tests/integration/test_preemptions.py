@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.live.run_comparison import differences
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import ActorError, UserError
 from spotlight.running.client import connect
 from spotlight.running.join_option import resolve

@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 
 from spotlight.actors.coordinator.session.session_groups import requests_of
-from spotlight.actors.protocol import DoneGroup, GroupOrder, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.sessions import DoneGroup, GroupOrder
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import SpotlightError
 from spotlight.jobs import WorkSpec, work_from_data

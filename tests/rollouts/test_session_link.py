@@ -9,18 +9,15 @@ from pathlib import Path
 import pytest
 from session_kit import PROMPT, order, program, simulate, work
 
-from spotlight.actors.protocol import (
-    BeginSession,
+from spotlight.actors.protocol.door import AccessRevoked, RevokeAccess
+from spotlight.actors.protocol.sessions import BeginSession, GroupOrder, SessionRefused, TakeGroups
+from spotlight.actors.protocol.users import (
     CancelJob,
     CancelRefused,
     GetStatus,
-    GroupOrder,
     JobStatus,
     PreemptNode,
-    SessionRefused,
-    TakeGroups,
 )
-from spotlight.actors.protocol.door import AccessRevoked, RevokeAccess
 from spotlight.actors.runtime import Actor
 from spotlight.errors import JobError, NotAllowed, RequestRefused, SessionEnded
 from spotlight.rollouts.groups import RolloutRequest

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.errors import (
     AskTimeout,
     NotAdmitted,

@@ -39,6 +39,11 @@ def run(tmp_path: Path) -> Path:
     return folder.path
 
 
+def test_a_run_below_runs_is_forked_by_its_name(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent.parent)
+    assert [plan_fork(name, [], None).run for name in ("small-001@3", "last@3")] == [run, run]
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "line"),
     [

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from spotlight.actors.protocol import CommitSteps, Completed, Grant
+from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.up import CommitSteps, Completed
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.types import BundleOffer, Commit, Request, SamplingSettings, StoreEndpoint
 from spotlight_simulation.ack_log import AckLog

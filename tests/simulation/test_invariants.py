@@ -16,7 +16,7 @@ import pytest
 from history_kit import alter, is_found
 
 from spotlight.actors.node.worker_plans import WorkerPlans
-from spotlight.actors.protocol import Pull
+from spotlight.actors.protocol.up import Pull
 from spotlight.actors.worker import step_loop
 from spotlight.actors.worker.sp_group_view import SPGroupView, Versions
 from spotlight.policies.requests.rows import Row, SavedRow

@@ -13,7 +13,7 @@ from history_kit import alter, is_found
 
 from spotlight.actors.coordinator.session.session_folder import SessionFolder
 from spotlight.actors.coordinator.session.session_groups import SessionGroups
-from spotlight.actors.protocol import DoneGroup
+from spotlight.actors.protocol.sessions import DoneGroup
 from spotlight.rollouts import rollouts
 from spotlight.rollouts.groups import Group
 from spotlight.rollouts.session_link import SessionLink

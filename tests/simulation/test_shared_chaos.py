@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from spotlight.actors.protocol import JobStatus, WorkerStatus
+from spotlight.actors.protocol.users import JobStatus, WorkerStatus
 from spotlight.policies.fleet.allocation import Allocation, Borrower, Lend, Lendable, Recall
 from spotlight_simulation.chaos import run_seed, shares_cluster, silence
 from spotlight_simulation.freezing import FreezableLoop

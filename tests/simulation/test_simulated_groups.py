@@ -12,7 +12,7 @@ import pytest
 
 from spotlight.actors.node import regrouping
 from spotlight.actors.node.regrouping import Grouping
-from spotlight.actors.protocol import GroupPlan
+from spotlight.actors.protocol.down import GroupPlan
 from spotlight_simulation import invariants
 from spotlight_simulation.chaos import silence, simulate
 from spotlight_simulation.fake_collective import FakeCollective

@@ -11,7 +11,8 @@ import pytest
 import structlog
 from history_kit import is_found
 
-from spotlight.actors.protocol import CommitSteps, Receipt, ReturnLease
+from spotlight.actors.protocol.down import Receipt
+from spotlight.actors.protocol.up import CommitSteps, ReturnLease
 from spotlight.policies.requests.matching import Leases
 from spotlight.store.journal import Journal
 from spotlight.transport.control import ActorRef, Envelope, Kind, encode_message

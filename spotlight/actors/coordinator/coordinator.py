@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import shutil
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, ExitStack
 from functools import partial
@@ -40,6 +41,7 @@ from spotlight.actors.coordinator.session.session_runner import SessionRunner, S
 from spotlight.actors.coordinator.submissions import (
     SessionFiles,
     Submission,
+    no_room,
     read_interrupted,
     read_session_files,
     read_submission,
@@ -51,9 +53,11 @@ from spotlight.actors.coordinator.tenant.job_journal import (
 )
 from spotlight.actors.coordinator.tenant.tenant import Surroundings, Tenant
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import NodePlan, NodeRefused
+from spotlight.actors.protocol.sessions import BeginSession, SessionBegan, SessionRefused
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
+from spotlight.actors.protocol.users import (
     Acknowledged,
-    BeginSession,
     CancelJob,
     CancelRefused,
     ConsentNeeded,
@@ -67,16 +71,10 @@ from spotlight.actors.protocol import (
     JobStatus,
     JobUnknown,
     ListJobs,
-    NodePlan,
-    NodeRefused,
-    NodeReport,
     NodeStatus,
     NodeUnknown,
     PreemptNode,
-    SessionBegan,
-    SessionRefused,
     SubmitJob,
-    WorkerRefs,
     WorkerStatus,
 )
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
@@ -152,6 +150,10 @@ class Coordinator(Actor):
         """How many are being read."""
         self._beginning: dict[str, QueuedJob] = {}
         """Those that are about to run, by id."""
+        self._no_room: dict[str, str] = {}
+        """Why those of them do not run yet that wait for room on the disk, by id."""
+        self._cancels: dict[str, CancelJob] = {}
+        """The cancellations of those of them that were cancelled meanwhile, by id."""
         self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
         """Those that are about to begin, by id, each with its user."""
         self._open_files = ExitStack()
@@ -318,6 +320,7 @@ class Coordinator(Actor):
                 folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
+                undo.callback(shutil.rmtree, path, ignore_errors=True)
             undo.callback(folder.close)
             identity = identify(folder.journal, job.name, self._rng, user)
             if user not in (OPERATOR, identity.owner):
@@ -340,20 +343,22 @@ class Coordinator(Actor):
                 iterations=job.iterations,
             )
             self._queue.add(queued)
-            _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
-            if queued.id in self._admitted():
-                undo.pop_all()  # `_begin_job` closes it
-                await self._begin_or_refuse(
-                    queued, self._begin_job(queued, folder, submission, came_back=False)
-                )
+            undo.pop_all()
+        self._last.pop(queued.id, None)
+        _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
+        if queued.id in self._admitted():
+            begin = self._begin_job(queued, folder, submission, came_back=False)
+            await self._begin_or_refuse(queued, begin)
+        else:
+            folder.close()
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
         live = self._queue.live_in(path)
         if live is not None:
             raise RequestRefused(
-                f"{path} is in the queue already, as the job {live.id}; wait for it, or `spotlight"
-                f" cancel {live.id}` it first"
+                f"{path} is in the queue already, as the job {live.id}; wait for it, or cancel it"
+                f" first (spotlight cancel {live.id})"
             )
 
     @handles(BeginSession, only=_for_itself)
@@ -446,12 +451,19 @@ class Coordinator(Actor):
         before = self._status_of(job)
         if job.id in self._tenants:
             self.tell(self._tenants[job.id].ref, message)
+        elif job.id in self._beginning:
+            self._cancels[job.id] = message
         elif job.state == "queued":
-            ended = msgspec.structs.replace(before, phase="finished", outcome="cancelled", note="")
-            after = msgspec.structs.replace(ended, reason=message.reason)
-            _log_of(job).info("job_cancelled", reason=message.reason)
-            self._note_end(job.id, after)
+            self._cancel_queued(job, message.reason)
         return before
+
+    def _cancel_queued(self, job: QueuedJob, reason: str) -> None:
+        _log_of(job).info("job_cancelled", reason=reason)
+        before = msgspec.structs.replace(self._status_of(job), note="")
+        self._note_end(
+            job.id,
+            msgspec.structs.replace(before, phase="finished", outcome="cancelled", reason=reason),
+        )
 
     @handles(GetStatus)
     async def on_status(self, message: GetStatus) -> JobStatus | JobUnknown:
@@ -630,7 +642,7 @@ class Coordinator(Actor):
 
     def _why_waits(self, job: QueuedJob) -> str:
         if job.id in self._beginning:
-            return ""
+            return self._no_room.get(job.id, "")
         now, nodes = self._keys.now(), self._fleet.table.lendable()
         fleet = self._waiting(), self._borrowers(), nodes
         return why_waits(job.id, now, *fleet, self._timings.sharing)
@@ -653,6 +665,10 @@ class Coordinator(Actor):
                 await self._begin_session(job, session, files, came_back=came_back)
             else:
                 submission = await self._in_thread(lambda: read_interrupted(path, permissions))
+                if not came_back:
+                    await self._wait_for_room(submission, job.id)
+                if cancelled := self._cancels.get(job.id):
+                    return self._cancel_queued(job, cancelled.reason)
                 folder, _ = RunFolder.reopen(path, submission.job)
                 await self._begin_job(job, folder, submission, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
@@ -667,7 +683,25 @@ class Coordinator(Actor):
             reason = str(error) if is_known else why
             self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
         finally:
-            del self._beginning[job.id]
+            self._begins_no_more(job.id)
+
+    async def _wait_for_room(self, submission: Submission, job_id: str) -> None:
+        """Until the disk has room for the run, or the job is cancelled: a disk that is full for a
+        while costs no job its place."""
+        try:
+            while job_id not in self._cancels:
+                problem = await self._in_thread(lambda: no_room(submission))
+                if not problem:
+                    return
+                self._no_room[job_id] = problem
+                self._refusals_log.warning("job_waits_for_room", about=job_id, reason=problem)
+                await asyncio.sleep(self._timings.coordinator.remind_s)
+        finally:
+            self._no_room.pop(job_id, None)
+
+    def _begins_no_more(self, job_id: str) -> None:
+        del self._beginning[job_id]
+        self._cancels.pop(job_id, None)
 
     async def _begin_or_refuse(self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT]) -> BegunT:
         """Begin what has just come into the queue. If that cannot be, it was never there."""
@@ -681,7 +715,7 @@ class Coordinator(Actor):
                 self._note_end(job.id, JobStatus(outcome="failed", reason=str(error)))
             raise
         finally:
-            del self._beginning[job.id]
+            self._begins_no_more(job.id)
 
     async def _begin_job(
         self, queued: QueuedJob, folder: RunFolder, submission: Submission, *, came_back: bool
@@ -731,12 +765,13 @@ class Coordinator(Actor):
             tenant = make(around)
             await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the tenant's to close now
-        self._last.pop(job.id, None)
         self._tenants[job.id] = tenant
         self.watch(tenant.ref)
         if tenant.ended is not None:  # as it started, when `_end` did not know it
             self.tenant_ended(tenant)
         self._tell_changes(tenant, known)
+        if job.id in self._cancels:
+            self.tell(tenant.ref, self._cancels[job.id])
         return tenant
 
     def _tell_changes(self, tenant: Tenant, known: dict[str, NodeReport]) -> None:

@@ -15,21 +15,20 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.key_ring import KeyRing
-from spotlight.actors.protocol import (
-    Acknowledged,
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.down import (
     CheckpointSource,
     Demand,
     JobPlan,
     Membership,
     NodePlan,
     NodeRefused,
-    NodeReport,
     SickWorker,
     UserNotice,
     WeightsOffer,
-    WorkerRefs,
 )
-from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
+from spotlight.actors.protocol.users import Acknowledged
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.jobs import WorkSpec
 from spotlight.policies.fleet import fleet_events as fleet

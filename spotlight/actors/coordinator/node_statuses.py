@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spotlight import __version__
 from spotlight.actors.coordinator.fleet import NodeTask
-from spotlight.actors.protocol import NodeReport, NodeStatus
+from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.users import NodeStatus
 from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet.fleet_rows import GoneNode, NodeRow
 from spotlight.policies.fleet.table import FleetTable

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import structlog
 
-from spotlight.actors.protocol import SubmitJob, TensorShape
+from spotlight.actors.protocol.sessions import TensorShape
+from spotlight.actors.protocol.users import SubmitJob
 from spotlight.diffusion.checkpoint_names import files_on_hub
 from spotlight.errors import JobError, RequestRefused, RunFolderError
 from spotlight.jobs import JobSpec, WorkSpec, parse_job
@@ -18,7 +19,14 @@ from spotlight.jobs.hub_names import HubFile
 from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
-from spotlight.preflight.checks import JobFiles, check, check_work, read_job_files, settled
+from spotlight.preflight.checks import (
+    JobFiles,
+    check,
+    check_room,
+    check_work,
+    read_job_files,
+    settled,
+)
 from spotlight.preflight.trainable import trainable_shapes
 from spotlight.store.run_folder import read_config, read_config_text
 from spotlight.store.runs_folder import RunsFolder
@@ -79,6 +87,15 @@ def read_interrupted(path: Path, permissions: Permissions) -> Submission:
     job = read_config(path)
     permissions.require(job)
     return Submission(path, job, read_job_files(job), files_on_hub(job.model.checkpoint))
+
+
+def no_room(submission: Submission) -> str:
+    """Why the disk has no room for a run; empty if it has."""
+    try:
+        check_room(submission.job, submission.files, submission.run_folder)
+    except RunFolderError as error:
+        return str(error)
+    return ""
 
 
 def _saved_job(path: Path) -> JobSpec:

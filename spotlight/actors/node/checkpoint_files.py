@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files, withdraw_files
-from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, WorkerReport
+from spotlight.actors.protocol.down import CheckpointSource
+from spotlight.actors.protocol.up import NodeCheckpoint, WorkerReport
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.diffusion import hub
 from spotlight.diffusion.hub_cache import shareable

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from spotlight.actors.node.enrolment import Enrolment
-from spotlight.actors.protocol import NodePlan, NodeRefused, NodeReport
 from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.down import NodePlan, NodeRefused
+from spotlight.actors.protocol.up import NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import AccessLost, AccessRefused, ActorError, NotAdmitted, UserError

@@ -17,7 +17,8 @@ import structlog
 
 from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.worker_plans import WorkerPlans
-from spotlight.actors.protocol import NodeNotice, UserNotice
+from spotlight.actors.protocol.down import UserNotice
+from spotlight.actors.protocol.up import NodeNotice
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.departure import SHARING, Departure, Standing
 from spotlight.policies.notices import Notice

@@ -38,18 +38,11 @@ from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
 from spotlight.actors.node.worker_lives import WorkerLives
 from spotlight.actors.node.worker_plans import WorkerPlans
-from spotlight.actors.protocol import (
-    GroupPlan,
-    JobPlan,
-    NodePlan,
-    NodeReport,
-    WorkerRefs,
-    WorkerReport,
-    WorkerUp,
-)
 from spotlight.actors.protocol.artifacts import LEFT_BY_TRAINERS
 from spotlight.actors.protocol.door import Role
+from spotlight.actors.protocol.down import GroupPlan, JobPlan, NodePlan
 from spotlight.actors.protocol.handed_keys import WorkerKeys
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import PARENT, ProcessHandle, ProcessLauncher
 from spotlight.errors import UserError

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from spotlight.actors.protocol import Demand, GroupPlan, Seat, WorkerRefs, WorkerReport
+from spotlight.actors.protocol.down import Demand, GroupPlan, Seat
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.policies.grouping.degrees import layout
 from spotlight.policies.grouping.plan import Place, plan_groups

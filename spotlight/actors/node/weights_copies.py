@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from spotlight.actors.protocol import MissedWeights, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import MissedWeights
 from spotlight.actors.runtime import garbage
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import TransferFailed

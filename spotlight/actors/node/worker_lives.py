@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from spotlight.actors.protocol import JobPlan, SickWorker, WorkerRefs, WorkerReport, WorkerTrouble
+from spotlight.actors.protocol.down import JobPlan, SickWorker
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport, WorkerTrouble
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.launcher import ProcessHandle
 from spotlight.policies.restarts import Life, Restarts

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from spotlight.actors.protocol import JobPlan, WorkerPlan, WorkerRefs, WorkerReport
 from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.down import JobPlan, WorkerPlan
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport
 
 if TYPE_CHECKING:
     from spotlight.actors.node.node import NodeScheduler

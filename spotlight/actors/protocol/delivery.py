@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import structlog
 
-from spotlight.actors.protocol import Receipt
+from spotlight.actors.protocol.down import Receipt
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.errors import ActorError, TransferFailed

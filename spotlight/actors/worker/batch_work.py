@@ -14,9 +14,10 @@ from functools import partial
 import msgspec
 import structlog
 
-from spotlight.actors.protocol import CommitSteps, Completed, Grant, ReturnLease
 from spotlight.actors.protocol.artifacts import image_key_of
 from spotlight.actors.protocol.delivery import until_transferred
+from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
 from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted, returned
 from spotlight.actors.worker.engine import Denoising, Engine, Images, Origin, Progress

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spotlight.actors.protocol import Grant, ReturnLease
+from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.up import ReturnLease
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.bounded_set import BoundedSet
 from spotlight.actors.worker.engine import Model

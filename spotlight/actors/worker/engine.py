@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
-from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.jobs import ModelSpec, RewardSpec, WorkSpec
 from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotlight.actors.protocol import GroupPlan
+from spotlight.actors.protocol.down import GroupPlan
 from spotlight.actors.worker.engine import Engine, Meeting, Model
 from spotlight.actors.worker.step_group import GroupSteps, SoloSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext

@@ -31,22 +31,17 @@ from dataclasses import dataclass, field
 import msgspec
 import structlog
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.delivery import insist, try_tell
+from spotlight.actors.protocol.down import Grant, JobPlan, Membership, Recall, Revoke, WorkerPlan
+from spotlight.actors.protocol.up import (
     CommitSteps,
     Completed,
-    Grant,
     HeldLease,
-    JobPlan,
     LeaseFailed,
-    Membership,
     Pull,
-    Recall,
     ReturnLease,
-    Revoke,
-    WorkerPlan,
     WorkerReport,
 )
-from spotlight.actors.protocol.delivery import insist, try_tell
 from spotlight.actors.runtime import Actor, ActorRef, Message, handles
 from spotlight.actors.runtime.bounded_set import BoundedSet
 from spotlight.actors.worker.sp_group_view import SPGroupView

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from spotlight.actors.protocol import JobPlan
+from spotlight.actors.protocol.down import JobPlan
 from spotlight.actors.worker.held_weights import HeldWeights, Version, checksum_of
 from spotlight.errors import HubUnreachable, UserError
 from spotlight.jobs import WorkSpec

@@ -12,7 +12,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from spotlight.actors.protocol import GroupPlan, Introduce, Seat
+from spotlight.actors.protocol.down import GroupPlan, Seat
+from spotlight.actors.protocol.peers import Introduce
 from spotlight.errors import TransportError
 
 Tell = Callable[[Seat, Introduce], None]

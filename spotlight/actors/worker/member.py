@@ -28,20 +28,9 @@ from typing import Literal
 
 import structlog
 
-from spotlight.actors.protocol import (
-    CannotFollow,
-    Completed,
-    Follow,
-    Grant,
-    Introduce,
-    JobPlan,
-    LeaseFailed,
-    Recall,
-    ReturnLease,
-    Revoke,
-    WorkerPlan,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import Grant, JobPlan, Recall, Revoke, WorkerPlan
+from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
+from spotlight.actors.protocol.up import Completed, LeaseFailed, ReturnLease, WorkerReport
 from spotlight.actors.runtime import Actor, ActorRef, from_an_actor, from_this_process, handles
 from spotlight.actors.worker.batch_work import STATES, BatchWork
 from spotlight.actors.worker.batches import Batch, Batches, MemberJob, Unwanted, returned

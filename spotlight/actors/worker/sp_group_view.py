@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spotlight.actors.protocol import GroupPlan, Seat, WorkerReport
+from spotlight.actors.protocol.down import GroupPlan, Seat
+from spotlight.actors.protocol.up import WorkerReport
 from spotlight.actors.runtime import ActorRef
 
 Versions = tuple[frozenset[int], frozenset[int]]

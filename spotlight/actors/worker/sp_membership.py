@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from spotlight.actors.protocol import CannotFollow, Follow, GroupPlan, Introduce, Seat
 from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.down import GroupPlan, Seat
+from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.group_connector import GroupConnector
 from spotlight.actors.worker.joining import JoiningGroup

@@ -17,7 +17,7 @@ import structlog
 import torch
 from safetensors.torch import save_file
 
-from spotlight.actors.protocol import StartTrainer
+from spotlight.actors.protocol.trainer import StartTrainer
 from spotlight.actors.worker import engine
 from spotlight.actors.worker.commit_bundles import pack_commit
 from spotlight.actors.worker.engine import Origin, Weights

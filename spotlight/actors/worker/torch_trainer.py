@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.diffusion.checkpoints import with_own_transformer
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.policies.training_parts import updates_of

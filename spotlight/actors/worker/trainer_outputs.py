@@ -11,16 +11,16 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.delivery import until_transferred
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.trainer import (
     ExportedModel,
     ExportModel,
     Publish,
     SavedState,
     SaveState,
-    WeightsOffer,
     state_key,
 )
-from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.worker.engine import Engine, Model, State, Trainer, Weights
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError

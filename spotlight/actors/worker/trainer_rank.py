@@ -27,7 +27,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.delivery import try_tell, until_transferred
+from spotlight.actors.protocol.down import WorkerPlan
+from spotlight.actors.protocol.trainer import (
     ExportModel,
     GetTrainer,
     Publish,
@@ -36,9 +38,7 @@ from spotlight.actors.protocol import (
     Train,
     TrainedIteration,
     TrainerReport,
-    WorkerPlan,
 )
-from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.runtime import (
     Actor,
     ActorRef,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spotlight.actors.protocol import WorkerRefs, WorkerUp
 from spotlight.actors.protocol.delivery import insist
+from spotlight.actors.protocol.up import WorkerRefs, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Engine
 from spotlight.actors.worker.group_leader import GroupLeader

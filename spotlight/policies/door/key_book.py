@@ -389,7 +389,8 @@ class KeyBook:
         if name in self._there or name in self._held_since:
             return Refusal(
                 f"a node `{name}` is there, or about to come; give this one another --name, or stop"
-                " the other",
+                f" the other; of one that ended with its coordinator the name is free after"
+                f" {self._times.name_held_s / 60:.0f} minutes",
                 soon=True,
             )
         return None

@@ -361,16 +361,15 @@ class FleetTable(Generic[WordT, TaskT]):
         """The tenant that has too few reserved workers without a node; empty if there is none."""
         row = self.nodes.get(node)
         tenant = self.tenants.get(row.tenant) if row is not None else None
-        if tenant is None or tenant.over or node not in tenant.nodes_that_train():
+        if tenant is None or tenant.over:
             return ""
-        others = [
-            each.workers
+        reserved = {
+            each.name: each.workers
             for each in self.lendable()
-            if each.pool == "reserved"
-            and each.name != node
-            and (each.tenant == tenant.tenant or (each.may_be_lent and not each.tenant))
-        ]
-        return tenant.tenant if sum(others) < tenant.terms.ranks else ""
+            if each.pool == "reserved" and each.may_be_lent and each.tenant in ("", tenant.tenant)
+        }
+        now, ranks = sum(reserved.values()), tenant.terms.ranks
+        return tenant.tenant if now - reserved.get(node, 0) < ranks <= now else ""
 
     def _share_soon(self, now: float) -> Iterator[Instruction]:
         """Share the nodes out, if they are few; of many that come or go at once each costs little,

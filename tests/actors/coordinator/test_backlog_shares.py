@@ -13,7 +13,8 @@ from job_kit import SETTINGS, STORE, job
 
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.protocol import Demand, NodeNotice, NodeReport, WorkerRefs
+from spotlight.actors.protocol.down import Demand
+from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.requests.matching import Backlog
 from spotlight.policies.step_times import StepTimes

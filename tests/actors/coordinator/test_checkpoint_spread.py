@@ -9,7 +9,8 @@ from job_kit import STORE
 from msgspec import structs
 
 from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
-from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeNotice, NodeReport
+from spotlight.actors.protocol.down import CheckpointSource
+from spotlight.actors.protocol.up import NodeCheckpoint, NodeNotice, NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs.hub_names import HubFile
 from spotlight.timings import CheckpointTimings

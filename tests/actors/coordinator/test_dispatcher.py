@@ -12,15 +12,8 @@ import pytest
 from desk_kit import Desk, ids, images, steps, steps_of
 from job_kit import SETTINGS, offer, recorder, requests, settle
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Grant,
-    LeaseFailed,
-    Pull,
-    Recall,
-    ReturnLease,
-    Revoke,
-)
+from spotlight.actors.protocol.down import Grant, Recall, Revoke
+from spotlight.actors.protocol.up import CommitSteps, LeaseFailed, Pull, ReturnLease
 from spotlight.errors import ActorError
 from spotlight.policies.requests.instructions import RequestsGivenUp
 from spotlight.record.run_events import ResultsIgnored, WorkerLost, WorkTakenBack

@@ -9,11 +9,8 @@ from desk_kit import Desk, ids, images, steps, steps_of
 from job_kit import SETTINGS, requests
 
 from spotlight import failpoints
-from spotlight.actors.protocol import (
-    Grant,
-    LeaseFailed,
-    Revoke,
-)
+from spotlight.actors.protocol.down import Grant, Revoke
+from spotlight.actors.protocol.up import LeaseFailed
 from spotlight.errors import ActorDied, RemoteError
 from spotlight.policies.requests.instructions import RequestsGivenUp
 

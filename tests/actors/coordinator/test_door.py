@@ -12,15 +12,6 @@ from door_kit import COORDINATOR, OPERATOR, Hall, Visitor, key
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.key_ring import door_file
-from spotlight.actors.protocol import (
-    Acknowledged,
-    GetStatus,
-    JobStatus,
-    NodePlan,
-    NodeRefused,
-    NodeUnknown,
-    PreemptNode,
-)
 from spotlight.actors.protocol.door import (
     AccessRevoked,
     Enroll,
@@ -32,6 +23,14 @@ from spotlight.actors.protocol.door import (
     NotEnrolled,
     RevokeAccess,
     TokenMade,
+)
+from spotlight.actors.protocol.down import NodePlan, NodeRefused
+from spotlight.actors.protocol.users import (
+    Acknowledged,
+    GetStatus,
+    JobStatus,
+    NodeUnknown,
+    PreemptNode,
 )
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import NotAdmitted, NotAllowed, PeerUnreachable

@@ -16,7 +16,7 @@ from runtime_kit import Cluster
 from town_kit import Town
 
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.policies.run_tally import COUNTED
 from spotlight.record.run_events import encode_event
 from spotlight.store.object_store import open_store

@@ -13,17 +13,16 @@ from job_kit import STORE, Recorder, job, offer, recorder, settle
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.fleet import Fleet, TenantFleet
-from spotlight.actors.protocol import (
-    Acknowledged,
+from spotlight.actors.protocol.down import (
     Demand,
     Membership,
     NodePlan,
     NodeRefused,
-    NodeReport,
     SickWorker,
     WeightsOffer,
-    WorkerRefs,
 )
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
+from spotlight.actors.protocol.users import Acknowledged
 from spotlight.policies.fleet.fleet_events import Heard, Terms
 from spotlight.policies.fleet.table import SENT_AT_ONCE
 from spotlight.policies.requests.instructions import EndWorker

@@ -14,7 +14,14 @@ from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
 from town_kit import Town, events, iterations
 
-from spotlight.actors.protocol import CancelJob, GetStatus, JobAccepted, JobRefused, ListJobs
+from spotlight.actors.protocol.users import (
+    CancelJob,
+    GetStatus,
+    JobAccepted,
+    JobRefused,
+    ListJobs,
+    SubmitJob,
+)
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import Request
 
@@ -67,6 +74,19 @@ async def test_a_second_job_waits_until_those_are_free_who_train(town: Town) -> 
     ended = {each.name: each for each in (await town.ask(ListJobs())).jobs}
     assert ended["tiny"].state == "finished"
     assert (ended["tiny"].ended_at or math.inf) <= (ended["second"].began_at or 0.0)
+
+
+async def test_a_run_that_waits_goes_on_with_its_changes(town: Town) -> None:
+    await with_nodes(town)
+    first = await town.run(job())
+    assert isinstance(await town.submit(job(name="second")), JobAccepted)
+    changes = ("iterations=5",)
+    again = SubmitJob(job(iterations=5), first.run_folder, resume=True, changes=changes)
+    accepted = await town.ask(again)
+    assert isinstance(accepted, JobAccepted)
+    assert (await town.ask(GetStatus(accepted.job_id))).phase == "queued"
+    began = await town.wait(lambda now: now.job == "tiny" and not now.outcome)
+    assert (began.iterations, began.run_folder) == (5, first.run_folder)
 
 
 async def test_a_job_that_cannot_run_is_refused_with_the_reason(town: Town) -> None:

@@ -16,13 +16,9 @@ from msgspec.structs import replace
 from runtime_kit import Cluster
 from town_kit import Town, iterations, lines
 
-from spotlight.actors.protocol import (
-    CancelJob,
-    Demand,
-    JobStatus,
-    NodePlan,
-    WorkerRefs,
-)
+from spotlight.actors.protocol.down import Demand, NodePlan
+from spotlight.actors.protocol.up import WorkerRefs
+from spotlight.actors.protocol.users import CancelJob, JobStatus
 
 pytestmark = pytest.mark.virtual_time
 

@@ -25,7 +25,8 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     require_same_prompts,
 )
 from spotlight.actors.coordinator.tenant.rank import Rank
-from spotlight.actors.protocol import WeightsOffer, WorkerRefs
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.policies.exploration.explored import Explored

@@ -10,19 +10,10 @@ from job_runner_kit import *  # noqa: F403  (its fixtures)
 from job_runner_kit import with_nodes
 from town_kit import Town, events
 
-from spotlight.actors.protocol import (
-    CancelJob,
-    JobStatus,
-    NodeNotice,
-    NodeRefused,
-    NodeReport,
-    NodeUnknown,
-    PreemptNode,
-    TrainedIteration,
-    TrainerReport,
-    WorkerRefs,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import NodeRefused
+from spotlight.actors.protocol.trainer import TrainedIteration, TrainerReport
+from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs, WorkerReport
+from spotlight.actors.protocol.users import CancelJob, JobStatus, NodeUnknown, PreemptNode
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import NotAllowed
 from spotlight.transport.control import BadInput, decode_message, encode_message

@@ -9,7 +9,7 @@ import pytest
 from job_kit import job
 from town_kit import Town
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.users import (
     CancelJob,
     CancelRefused,
     JobAccepted,

@@ -16,7 +16,8 @@ from job_kit import job
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight import failpoints
-from spotlight.actors.protocol import CancelJob, JobAccepted, JobStatus, Train
+from spotlight.actors.protocol.trainer import Train
+from spotlight.actors.protocol.users import CancelJob, JobAccepted, JobStatus
 from spotlight.errors import JournalError
 from spotlight.jobs import JobSpec
 

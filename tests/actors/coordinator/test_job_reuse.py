@@ -13,7 +13,8 @@ from job_kit import World, job
 from town_kit import Town, calm, events, iterations, trained_samples
 
 from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
-from spotlight.actors.protocol import CancelJob, Train
+from spotlight.actors.protocol.trainer import Train
+from spotlight.actors.protocol.users import CancelJob
 from spotlight.jobs import JobSpec
 from spotlight.policies.advantages import group_advantages
 from spotlight.policies.exploration.planners import max_variance_subset

@@ -12,7 +12,7 @@ from job_runner_kit import with_nodes
 from town_kit import Town, events, iterations, lines
 
 from spotlight.actors.coordinator.tenant.tenant import status_pause_s
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 
 pytestmark = pytest.mark.virtual_time
 

@@ -13,7 +13,8 @@ from runtime_kit import Cluster
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal
-from spotlight.actors.protocol import JobAccepted, JobStatus, Train
+from spotlight.actors.protocol.trainer import Train
+from spotlight.actors.protocol.users import JobAccepted, JobStatus
 from spotlight.policies.trainers import MOST_RECOVERIES
 from spotlight.transport.tensors import BundleStore
 

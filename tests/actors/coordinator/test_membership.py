@@ -9,7 +9,7 @@ from job_kit import STORE
 
 from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.tenant.membership import NodeMembership
-from spotlight.actors.protocol import NodeReport, WorkerRefs, WorkerReport
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.record.run_events import RunEvent, WorkerStateBegan

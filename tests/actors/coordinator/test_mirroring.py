@@ -14,7 +14,7 @@ from runtime_kit import Cluster
 from town_kit import Town, events, trained_samples
 
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
-from spotlight.actors.protocol import CancelJob
+from spotlight.actors.protocol.users import CancelJob
 from spotlight.policies.mirror_schedule import PAUSES_S
 from spotlight.store.mirror import Manifest, read_manifest
 from spotlight.store.object_store import ObjectStore

@@ -11,7 +11,8 @@ import pytest
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.coordinator import Coordinator
-from spotlight.actors.protocol import NodeNotice, NodeReport, NodeUnknown, PreemptNode
+from spotlight.actors.protocol.up import NodeNotice, NodeReport
+from spotlight.actors.protocol.users import NodeUnknown, PreemptNode
 from spotlight.actors.runtime import Actor, ActorRef
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.transport.tensors import BundleStore

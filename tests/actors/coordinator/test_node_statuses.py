@@ -9,7 +9,8 @@ from job_kit import STORE
 from spotlight import __version__
 from spotlight.actors.coordinator.fleet import NodeTask
 from spotlight.actors.coordinator.node_statuses import node_statuses
-from spotlight.actors.protocol import NodeNotice, NodeReport, NodeStatus
+from spotlight.actors.protocol.up import NodeNotice, NodeReport
+from spotlight.actors.protocol.users import NodeStatus
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.fleet.fleet_events import (
     Assigned,

@@ -14,7 +14,7 @@ from runtime_kit import Cluster
 from town_kit import Town
 
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
-from spotlight.actors.protocol import CancelJob, PreemptNode
+from spotlight.actors.protocol.users import CancelJob, PreemptNode
 from spotlight.record.run_events import DenoiseFailed
 from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import read_run

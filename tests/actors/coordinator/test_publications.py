@@ -10,7 +10,8 @@ from fleet_kit import JobNodes
 from job_kit import STORE
 
 from spotlight.actors.coordinator.tenant.publications import Publications, _neighbourhood
-from spotlight.actors.protocol import MissedWeights, NodeNotice, NodeReport, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import MissedWeights, NodeNotice, NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.fleet.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings

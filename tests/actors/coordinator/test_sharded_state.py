@@ -9,9 +9,7 @@ import pytest
 from depot_kit import Depot, node_store, open_depot, part_of_state
 from job_kit import job, settle
 
-from spotlight.actors.protocol import (
-    state_key,
-)
+from spotlight.actors.protocol.trainer import state_key
 
 pytestmark = pytest.mark.virtual_time
 

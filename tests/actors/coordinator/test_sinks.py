@@ -11,7 +11,9 @@ from job_kit import STORE, Recorder, job, recorder
 from runtime_kit import Cluster
 from town_kit import Town
 
-from spotlight.actors.protocol import CancelJob, NodePlan, NodeReport
+from spotlight.actors.protocol.down import NodePlan
+from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.users import CancelJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.types import StoreEndpoint
 

@@ -12,7 +12,7 @@ import random
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -25,20 +25,22 @@ from spotlight.actors.coordinator.coordinator import MOST_SUBMISSIONS, Coordinat
 from spotlight.actors.coordinator.job.job_runner import JobRunner
 from spotlight.actors.coordinator.submissions import read_interrupted, read_submission
 from spotlight.actors.coordinator.tenant.job_journal import require_same_prompts
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import NodePlan
+from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.users import (
+    CancelJob,
     GetStatus,
     JobAccepted,
+    JobList,
     JobRefused,
     JobStatus,
     ListJobs,
-    NodePlan,
-    NodeReport,
     NodeUnknown,
     PreemptNode,
     SubmitJob,
 )
 from spotlight.actors.runtime import Actor, ActorSystem
-from spotlight.errors import UserError
+from spotlight.errors import JournalError, UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
@@ -109,6 +111,12 @@ async def office(cluster: Cluster, tmp_path: Path, timings: Timings) -> Office:
     office = Office(await cluster.system("coordinator"), tmp_path / "runs", timings)
     await office.open()
     return office
+
+
+class _Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
 
 
 def _open_store(folder: Path, token: str) -> BundleStore:
@@ -238,6 +246,20 @@ async def test_nodes_that_come_and_go_as_a_job_begins_are_known_to_it(
         ("node_lost", "goes"),
         ("node_joined", "stays"),
     ]
+
+
+async def test_a_job_that_the_queue_cannot_take_leaves_no_folder_behind(office: Office) -> None:
+    def full(name: str) -> None:
+        if name == "queue.write":
+            raise JournalError("the disk is full")
+
+    failpoints.install(full)
+    try:
+        refused = await office.submit()
+    finally:
+        failpoints.install(None)
+    assert isinstance(refused, JobRefused) and "the disk is full" in refused.reason
+    assert not list(office.runs.glob("*"))
 
 
 async def test_a_refused_job_leaves_nothing_behind(office: Office, tmp_path: Path) -> None:
@@ -487,3 +509,48 @@ async def test_a_disk_that_is_full_in_a_write_of_the_queue_refuses_that_job_alon
     assert listed == [name for name in answers if name not in bad]
     assert isinstance(await office.submit(job(name=which[0])), JobAccepted)
     assert sorted(each.name for each in (await office.ask(ListJobs())).jobs) == ["first", "second"]
+
+
+@pytest.fixture
+async def next_without_room(office: Office, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a job whose turn it is while the disk has no room for it."""
+    await office.submit(job(name="first"))
+    answer = await office.submit(job(name="second"))
+    assert isinstance(answer, JobAccepted)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: _Usage(1 << 30, 1 << 30, 0))
+    await office.ask(CancelJob("first", "enough"))
+    async with asyncio.timeout(30.0):
+        status = await office.ask(GetStatus(answer.job_id))
+        while "free some space" not in status.note:
+            await asyncio.sleep(0.01)
+            status = await office.ask(GetStatus(answer.job_id))
+    return answer.job_id
+
+
+async def _state_of(office: Office, job_id: str) -> str:
+    jobs: JobList = await office.ask(ListJobs())
+    return next(each.state for each in jobs.jobs if each.id == job_id)
+
+
+async def _becomes(office: Office, job_id: str, state: str) -> None:
+    async with asyncio.timeout(30.0):
+        now = await _state_of(office, job_id)
+        while now != state:
+            await asyncio.sleep(0.01)
+            now = await _state_of(office, job_id)
+
+
+async def test_a_job_whose_turn_it_is_waits_for_room_on_the_disk(
+    office: Office, next_without_room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await _state_of(office, next_without_room) == "queued"
+    monkeypatch.undo()
+    await _becomes(office, next_without_room, "running")
+
+
+async def test_a_job_that_is_cancelled_as_it_is_about_to_begin_does_not_begin(
+    office: Office, next_without_room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await office.ask(CancelJob(next_without_room, "enough"))
+    monkeypatch.undo()
+    await _becomes(office, next_without_room, "cancelled")

@@ -9,7 +9,7 @@ import pytest
 from depot_kit import Depot, node_store, open_depot
 from job_kit import job, settle
 
-from spotlight.actors.protocol import Publish, SaveState, Train
+from spotlight.actors.protocol.trainer import Publish, SaveState, Train
 from spotlight.policies import trainer_orders as orders
 
 pytestmark = pytest.mark.virtual_time

@@ -17,12 +17,7 @@ from spotlight.actors.coordinator.tenant.job_journal import (
     SavedProgress,
     TrainingState,
 )
-from spotlight.actors.protocol import (
-    ExportedModel,
-    ExportModel,
-    Train,
-    state_key,
-)
+from spotlight.actors.protocol.trainer import ExportedModel, ExportModel, Train, state_key
 from spotlight.errors import JournalError, TransferFailed
 from spotlight.policies import trainer_orders as orders
 from spotlight.policies.exploration.explored import Explored

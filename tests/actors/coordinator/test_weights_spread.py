@@ -17,7 +17,8 @@ from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.node.weights_copies import WeightsCopies
-from spotlight.actors.protocol import NodeReport, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import NodeReport
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.fleet.weight_distribution import FED_AT_ONCE
 from spotlight.timings import WeightsTimings

@@ -19,7 +19,8 @@ from huggingface_hub import constants
 from spotlight.actors.node import checkpoint_transfer
 from spotlight.actors.node.checkpoint_files import CheckpointFiles
 from spotlight.actors.node.checkpoint_transfer import fetch_files, offer_files
-from spotlight.actors.protocol import CheckpointSource, WorkerReport
+from spotlight.actors.protocol.down import CheckpointSource
+from spotlight.actors.protocol.up import WorkerReport
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion.hub import folder_of
 from spotlight.diffusion.hub_cache import shareable

@@ -13,9 +13,9 @@ from node_kit import FakeCoordinator, FakeLauncher, memory_keys
 
 from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import WorkerRefs, WorkerUp
 from spotlight.actors.protocol.door import Enroll, Enrolled, NotEnrolled
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.up import WorkerRefs, WorkerUp
 from spotlight.actors.runtime import Actor, ActorSystem, handles
 from spotlight.errors import AccessLost, AccessRefused, UserError
 from spotlight.transport.control import Guests

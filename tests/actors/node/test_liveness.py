@@ -10,7 +10,8 @@ from job_kit import Recorder, recorder
 from runtime_kit import Cluster
 
 from spotlight.actors.node.liveness import until_silent
-from spotlight.actors.protocol import WorkerPlan, WorkerReport
+from spotlight.actors.protocol.down import WorkerPlan
+from spotlight.actors.protocol.up import WorkerReport
 from spotlight.actors.runtime import Message
 
 pytestmark = pytest.mark.virtual_time

@@ -13,13 +13,8 @@ from msgspec.structs import replace
 from runtime_kit import Cluster
 
 from spotlight.actors.node.regrouping import Grouping
-from spotlight.actors.protocol import (
-    Demand,
-    DemandClass,
-    GroupPlan,
-    WorkerRefs,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import Demand, DemandClass, GroupPlan
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport
 from spotlight.actors.runtime import ActorSystem
 from spotlight.timings import NodeTimings
 

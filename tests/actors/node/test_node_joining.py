@@ -14,18 +14,15 @@ from msgspec.structs import replace
 from runtime_kit import Cluster
 from site_kit import Site
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import (
     Demand,
     JobPlan,
     Membership,
-    MissedWeights,
     NodePlan,
     UserNotice,
     WorkerPlan,
-    WorkerRefs,
-    WorkerReport,
-    WorkerUp,
 )
+from spotlight.actors.protocol.up import MissedWeights, WorkerRefs, WorkerReport, WorkerUp
 from spotlight.errors import TransferFailed
 from spotlight.types import BundleOffer
 

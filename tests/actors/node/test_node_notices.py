@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from site_kit import Site
 
-from spotlight.actors.protocol import NodeNotice, UserNotice, WorkerReport
+from spotlight.actors.protocol.down import UserNotice
+from spotlight.actors.protocol.up import NodeNotice, WorkerReport
 from spotlight.policies.notices import Notice
 
 pytestmark = pytest.mark.virtual_time

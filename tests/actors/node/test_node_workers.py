@@ -8,7 +8,8 @@ import pytest
 from job_kit import recorder
 from site_kit import Site
 
-from spotlight.actors.protocol import SickWorker, WorkerRefs, WorkerUp
+from spotlight.actors.protocol.down import SickWorker
+from spotlight.actors.protocol.up import WorkerRefs, WorkerUp
 from spotlight.policies.restarts import MOST_BAD_LIVES
 
 pytestmark = pytest.mark.virtual_time

@@ -13,7 +13,8 @@ from job_kit import STORE, Recorder, recorder, settle
 from runtime_kit import Cluster
 
 from spotlight.actors.node.weights_copies import WeightsCopies
-from spotlight.actors.protocol import MissedWeights, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import MissedWeights
 from spotlight.errors import TransferFailed
 from spotlight.timings import WeightsTimings
 from spotlight.transport.tensors import BundleStore

@@ -7,14 +7,8 @@ from job_kit import STORE, job
 from node_kit import FakeProcess
 
 from spotlight.actors.node.worker_lives import WorkerLives
-from spotlight.actors.protocol import (
-    JobPlan,
-    Membership,
-    SickWorker,
-    WorkerRefs,
-    WorkerReport,
-    WorkerTrouble,
-)
+from spotlight.actors.protocol.down import JobPlan, Membership, SickWorker
+from spotlight.actors.protocol.up import WorkerRefs, WorkerReport, WorkerTrouble
 from spotlight.actors.runtime import ActorRef
 from spotlight.policies.restarts import MOST_BAD_LIVES
 from spotlight.timings import NodeTimings

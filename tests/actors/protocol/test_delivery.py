@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import structlog
 
-from spotlight.actors.protocol import Receipt
 from spotlight.actors.protocol.delivery import insist, until_transferred
+from spotlight.actors.protocol.down import Receipt
 from spotlight.errors import AskTimeout, TransferFailed
 from spotlight.timings import DeliveryTimings
 

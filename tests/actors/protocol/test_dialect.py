@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 from spotlight import __version__
-from spotlight.actors.protocol import Train
 from spotlight.actors.protocol.dialect import fingerprint, own_dialect
 from spotlight.actors.protocol.roles import MAY_SAY
+from spotlight.actors.protocol.trainer import Train
 from spotlight.transport.control import ActorRef, Message
 from spotlight.types import Record
 from tests.other_build import PARTS, Change, make_build
@@ -167,7 +167,7 @@ def test_a_build_in_which_a_line_is_another(change: Change, differs: bool, tmp_p
 def test_an_order_for_a_part_is_refused_by_a_build_that_knows_no_parts(tmp_path: Path) -> None:
     order = msgspec.msgpack.encode(Train(3, 0, (), part="first"))
     code = (
-        "from spotlight.actors.protocol import Train\n"
+        "from spotlight.actors.protocol.trainer import Train\n"
         "from spotlight.transport.control import BadInput, decode_message\n"
         f"try: print(decode_message({order!r}))\n"
         "except BadInput as error: print(error)"

@@ -7,18 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from spotlight.actors.protocol import (
-    CancelJob,
-    JobRefused,
-    JobStatus,
-    LeaseFailed,
-    NodeRefused,
-    SessionRefused,
-    TrainerReport,
-    WorkerReport,
-)
-from spotlight.actors.protocol.sessions import FailedSample
-from spotlight.actors.protocol.up import NodeNotice, WorkerTrouble
+from spotlight.actors.protocol.down import NodeRefused
+from spotlight.actors.protocol.sessions import FailedSample, SessionRefused
+from spotlight.actors.protocol.trainer import TrainerReport
+from spotlight.actors.protocol.up import LeaseFailed, NodeNotice, WorkerReport, WorkerTrouble
+from spotlight.actors.protocol.users import CancelJob, JobRefused, JobStatus
 from spotlight.text import LONGEST_ERROR
 
 FOREIGN = "\x1b[2J\x1b]0;title\x07gone\u202e\n\x00" + "x" * 100_000

@@ -8,15 +8,9 @@ import msgspec
 import pytest
 from job_kit import STORE
 
-from spotlight.actors.protocol import (
-    NodePlan,
-    NodeReport,
-    PreemptNode,
-    UserNotice,
-    WorkerRefs,
-    WorkerReport,
-    WorkerUp,
-)
+from spotlight.actors.protocol.down import NodePlan, UserNotice
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport, WorkerUp
+from spotlight.actors.protocol.users import PreemptNode
 from spotlight.actors.runtime import ActorRef
 from spotlight.transport.control import BadInput, Message, decode_message, encode_message
 from spotlight.types import StoreEndpoint

@@ -9,17 +9,14 @@ from group_leader_kit import *  # noqa: F403  (its fixtures)
 from job_kit import job, offer, recorder, requests
 from leader_kit import Crew, committed, completed, returned
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import Grant, Receipt, Revoke, WorkerPlan
+from spotlight.actors.protocol.up import (
     CommitSteps,
     Completed,
-    Grant,
     HeldLease,
     LeaseFailed,
     Pull,
-    Receipt,
     ReturnLease,
-    Revoke,
-    WorkerPlan,
 )
 from spotlight.timings import DeliveryTimings
 from spotlight.types import Commit

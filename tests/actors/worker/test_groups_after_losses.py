@@ -27,20 +27,16 @@ from runtime_kit import Cluster
 from scorer_kit import use_scorer
 
 from spotlight.actors.node.node import NodeScheduler, NodeSettings
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
+from spotlight.actors.protocol.down import (
     Demand,
     DemandClass,
     Grant,
     JobPlan,
     Membership,
-    Pull,
     Receipt,
     WeightsOffer,
-    WorkerRefs,
-    WorkerUp,
 )
+from spotlight.actors.protocol.up import CommitSteps, Completed, Pull, WorkerRefs, WorkerUp
 from spotlight.actors.runtime import ActorRef, Message
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.group_leader import GroupLeader

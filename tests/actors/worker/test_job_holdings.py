@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from plan_kit import Planner
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import JobPlan, Membership
+from spotlight.actors.protocol.down import JobPlan, Membership
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.job_holdings import JobHoldings
 from spotlight.errors import CheckpointError, HubUnreachable, TransferFailed

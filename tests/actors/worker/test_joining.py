@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from spotlight.actors.protocol import GroupPlan, Introduce, Seat
+from spotlight.actors.protocol.down import GroupPlan, Seat
+from spotlight.actors.protocol.peers import Introduce
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker.joining import JoiningGroup
 from spotlight.errors import TransportError

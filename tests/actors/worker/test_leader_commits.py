@@ -8,17 +8,8 @@ import pytest
 from group_leader_kit import *  # noqa: F403  (its fixtures)
 from leader_kit import Crew, committed, completed, returned
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    LeaseFailed,
-    Pull,
-    Recall,
-    Receipt,
-    ReturnLease,
-    WorkerPlan,
-)
+from spotlight.actors.protocol.down import Grant, Recall, Receipt, WorkerPlan
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, Pull, ReturnLease
 
 pytestmark = pytest.mark.virtual_time
 

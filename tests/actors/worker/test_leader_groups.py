@@ -10,16 +10,8 @@ from job_kit import Recorder, recorder
 from leader_kit import Crew, committed, report_of, returned
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Grant,
-    GroupPlan,
-    Pull,
-    ReturnLease,
-    Seat,
-    WorkerPlan,
-    WorkerReport,
-)
+from spotlight.actors.protocol.down import Grant, GroupPlan, Seat, WorkerPlan
+from spotlight.actors.protocol.up import CommitSteps, Pull, ReturnLease, WorkerReport
 
 pytestmark = pytest.mark.virtual_time
 

@@ -10,20 +10,22 @@ from group_leader_kit import *  # noqa: F403  (its fixtures)
 from job_kit import STORE, job, recorder, requests, settle
 from leader_kit import Crew, committed, completed, report_of
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
+from spotlight.actors.protocol.down import (
     Grant,
     GroupPlan,
-    HeldLease,
     JobPlan,
-    LeaseFailed,
     Membership,
-    Pull,
     Recall,
     Revoke,
     Seat,
     WorkerPlan,
+)
+from spotlight.actors.protocol.up import (
+    CommitSteps,
+    Completed,
+    HeldLease,
+    LeaseFailed,
+    Pull,
     WorkerReport,
 )
 from spotlight.timings import DeliveryTimings

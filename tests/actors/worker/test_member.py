@@ -17,14 +17,8 @@ from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 from scorer_kit import FakeScorer, use_scorer
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    Grant,
-    LeaseFailed,
-    Membership,
-    Revoke,
-)
+from spotlight.actors.protocol.down import Grant, Membership, Revoke
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed
 from spotlight.actors.runtime import ActorSystem, Message
 from spotlight.actors.worker.member import Member
 from spotlight.actors.worker.shared_model import SharedModel

@@ -24,7 +24,7 @@ from member_kit import (
     wanted,
 )
 
-from spotlight.actors.protocol import CommitSteps, Completed, LeaseFailed
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed
 from spotlight.timings import DeliveryTimings, NodeTimings, Timings
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import Commit

@@ -7,7 +7,8 @@ import asyncio
 from member_commits_kit import *  # noqa: F403  (its fixtures)
 from member_kit import STEPS, Gate, SlowSink, Worker, steps_of, until, wanted
 
-from spotlight.actors.protocol import CommitSteps, Completed, Recall, ReturnLease, Revoke
+from spotlight.actors.protocol.down import Recall, Revoke
+from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
 from spotlight.types import Commit
 
 

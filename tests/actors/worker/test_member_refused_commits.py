@@ -10,7 +10,7 @@ from member_commits_kit import *  # noqa: F403  (its fixtures)
 from member_kit import STEPS, Gate, Tensors, Worker, wanted
 from msgspec.structs import replace
 
-from spotlight.actors.protocol import Completed, LeaseFailed
+from spotlight.actors.protocol.up import Completed, LeaseFailed
 from spotlight.types import Commit, Request
 
 

@@ -30,13 +30,8 @@ from member_kit import (
 )
 from scorer_kit import FakeScorer, brightness, use_scorer
 
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    LeaseFailed,
-    Recall,
-    Revoke,
-)
+from spotlight.actors.protocol.down import Recall, Revoke
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed
 from spotlight.actors.worker import torch_engine
 from spotlight.errors import MissingDependency, ScoringError
 from spotlight.types import Commit, Prompt

@@ -15,13 +15,8 @@ from member_kit import NOISY, PERSISTENT, Worker, assert_same_bits, one_thread, 
 from msgspec import structs
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import (
-    Completed,
-    Publish,
-    StartTrainer,
-    Train,
-    TrainerReport,
-)
+from spotlight.actors.protocol.trainer import Publish, StartTrainer, Train, TrainerReport
+from spotlight.actors.protocol.up import Completed
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.worker import torch_engine
 from spotlight.actors.worker.commit_bundles import pack_commit

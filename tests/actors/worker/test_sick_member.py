@@ -11,7 +11,7 @@ from job_kit import settle
 from member_kit import Gate, Tensors, Worker, one_thread, tiny_weights, two_workers, until, wanted
 from scorer_kit import FakeScorer, use_scorer
 
-from spotlight.actors.protocol import LeaseFailed
+from spotlight.actors.protocol.up import LeaseFailed
 from spotlight.diffusion.samplers import Denoising
 
 

@@ -11,7 +11,7 @@ from group_kit import STEPS, GroupCrew, Steps, Tensors, assert_same, until
 from sp_steps_kit import *  # noqa: F403  (its fixtures)
 from sp_steps_kit import BATCH, OTHER, returned
 
-from spotlight.actors.protocol import CommitSteps, Completed
+from spotlight.actors.protocol.up import CommitSteps, Completed
 from spotlight.actors.worker.torch_collective import TorchCollective
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.samplers import Denoising

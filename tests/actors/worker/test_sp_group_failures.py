@@ -7,7 +7,8 @@ from group_kit import GroupCrew, Steps, Tensors, assert_same, until
 from sp_steps_kit import *  # noqa: F403  (its fixtures)
 from sp_steps_kit import BATCH, OTHER, returned
 
-from spotlight.actors.protocol import CommitSteps, Follow, LeaseFailed
+from spotlight.actors.protocol.peers import Follow
+from spotlight.actors.protocol.up import CommitSteps, LeaseFailed
 from spotlight.diffusion.samplers import Denoising
 from spotlight.errors import CannotShard
 from spotlight.timings import Timings, WorkerTimings

@@ -22,11 +22,7 @@ from group_kit import (
 )
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import (
-    CannotFollow,
-    Follow,
-    Introduce,
-)
+from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
 from spotlight.actors.worker import torch_engine
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import CannotShard

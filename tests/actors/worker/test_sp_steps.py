@@ -7,7 +7,8 @@ from group_kit import STEPS, GroupCrew, Steps, Tensors, alone, assert_same, unti
 from sp_steps_kit import *  # noqa: F403  (its fixtures)
 from sp_steps_kit import BATCH, OTHER, returned
 
-from spotlight.actors.protocol import CommitSteps, Completed, Recall, Revoke
+from spotlight.actors.protocol.down import Recall, Revoke
+from spotlight.actors.protocol.up import CommitSteps, Completed
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.types import Commit
 

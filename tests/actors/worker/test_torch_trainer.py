@@ -10,7 +10,7 @@ import torch
 from job_kit import job
 from torch import Tensor
 
-from spotlight.actors.protocol import StartTrainer, Train
+from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.progress import Progress

@@ -19,7 +19,7 @@ from rank_kit import (
     trained,
 )
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.trainer import (
     ExportedModel,
     ExportModel,
     Publish,

@@ -24,9 +24,9 @@ from rank_kit import (
     trained,
 )
 
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.down import Membership
+from spotlight.actors.protocol.trainer import (
     ExportModel,
-    Membership,
     Publish,
     SaveState,
     Train,

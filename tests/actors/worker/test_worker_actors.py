@@ -8,7 +8,7 @@ import pytest
 from job_kit import recorder
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol import WorkerRefs, WorkerUp
+from spotlight.actors.protocol.up import WorkerRefs, WorkerUp
 from spotlight.actors.worker.worker_actors import Introduction
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.timings import Timings

@@ -47,10 +47,10 @@ def word(name: str, *epochs: int, pool: str = "spot", **fields: object) -> Troub
 class Book:
     """A table with one job, and what follows from what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: int = 0) -> None:
         self.now = 0.0
         self.table: FleetTable[Troubled, Task] = FleetTable(OWN)
-        self.table.handle(event.TenantBegan("job", event.Terms()), self.now)
+        self.table.handle(event.TenantBegan("job", event.Terms(ranks=ranks)), self.now)
         self.job = self.table.tenants["job"]
 
     def hear(self, said: Troubled, *, up_to_date: bool = True) -> list[step.Instruction]:
@@ -181,6 +181,27 @@ def test_workers_that_train_or_have_notice_are_not_free(book: Book) -> None:
     assert book.job.free_workers_of("r") == ["r/1"]
     book.hear(word("s", 3, 4, 5, notice=Notice()))
     assert book.job.free_workers() == 1
+
+
+# --- what a job cannot do without ---
+
+
+@pytest.mark.parametrize("trains", [True, False], ids=["as it trains", "as it rolls out"])
+def test_a_job_cannot_train_without_the_last_of_its_reserved_workers(trains: bool) -> None:
+    book = Book(ranks=1)
+    book.hear(word("r", 1, pool="reserved"))
+    book.hear(word("s", 2))
+    book.table.handle(event.Barred("job", frozenset({"r/0"} if trains else ())), book.now)
+    assert [book.table.cannot_train_without(name) for name in "rsx"] == ["job", "", ""]
+
+
+def test_a_job_can_train_without_a_node_while_another_one_stays() -> None:
+    book = Book(ranks=1)
+    for name in ("q", "r"):
+        book.hear(word(name, 1, pool="reserved"))
+    assert book.table.cannot_train_without("r") == ""
+    book.table.handle(event.Drained("q", cancel=False), book.now)
+    assert book.table.cannot_train_without("r") == "job"
 
 
 # --- plans ---

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotlight.actors.coordinator.job.run_record import RunRecord
-from spotlight.actors.protocol import Outcome
+from spotlight.actors.protocol.users import Outcome
 
 
 class JobPhase:

@@ -41,12 +41,9 @@ from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
-from spotlight.actors.protocol import (
-    JobStatus,
-    NodeReport,
-    Outcome,
-    TrainerReport,
-)
+from spotlight.actors.protocol.trainer import TrainerReport
+from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.users import JobStatus, Outcome
 from spotlight.actors.runtime import (
     garbage,
     handles,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spotlight.actors.protocol import JobStatus
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.policies import alerts
 from spotlight.policies.fleet.fleet_rows import describe
 from spotlight.trackers import CallbackThread
@@ -48,7 +48,7 @@ def status_of(job: JobRunner) -> JobStatus:
         outcome=phase.outcome,
         reason=phase.reason,
         run_folder=str(run.path),
-        note=job.team.note(),
+        note="" if phase.outcome else job.team.note(),
         mirror=job.mirroring.status,
         troubles=(
             *_of_trackers(job.callbacks),

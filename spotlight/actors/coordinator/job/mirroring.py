@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from spotlight.actors.coordinator.tenant.job_journal import MADE_AGAIN
-from spotlight.actors.protocol import MirrorStatus
+from spotlight.actors.protocol.users import MirrorStatus
 from spotlight.actors.runtime.abandonable_thread import AbandonableThread
 from spotlight.policies.mirror_schedule import MirrorSchedule, Upload, Wait
 from spotlight.policies.run_tally import RunTally

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.job_journal import Trainers as SavedTrainers
 from spotlight.actors.coordinator.tenant.rank import Rank, reserved_ranks
-from spotlight.actors.protocol import (
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.trainer import (
+    EXPORT,
+    STATE,
     ExportModel,
     GetTrainer,
-    NodeReport,
     Publish,
     SaveState,
     StartTrainer,
@@ -25,8 +27,7 @@ from spotlight.actors.protocol import (
     Train,
     TrainerReport,
 )
-from spotlight.actors.protocol.delivery import try_tell
-from spotlight.actors.protocol.trainer import EXPORT, STATE
+from spotlight.actors.protocol.up import NodeReport
 from spotlight.actors.runtime import ActorRef, Message
 from spotlight.errors import ActorError, TransferFailed
 from spotlight.policies import trainer_orders as say

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.job_journal import TrainingState
-from spotlight.actors.protocol import ExportedModel, StateParts, state_key
-from spotlight.actors.protocol.trainer import EXPORT
+from spotlight.actors.protocol.trainer import EXPORT, ExportedModel, StateParts, state_key
 from spotlight.errors import RunFolderError, TransferFailed, UserError
 from spotlight.policies.checkpoint_retention import scores_of
 from spotlight.policies.trainer_orders import Export, Keep, WriteCheckpoint

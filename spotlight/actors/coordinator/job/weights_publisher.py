@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spotlight.actors.protocol import WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.policies.trainer_orders import Publish, VersionPublished
 from spotlight.record.run_events import WeightsPublished
 

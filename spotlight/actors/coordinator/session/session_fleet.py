@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from spotlight.actors.protocol import Fleet, JobStatus, NodeCapacity, NodeReport, PoolUse
+from spotlight.actors.protocol.sessions import Fleet, NodeCapacity, PoolUse
+from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.policies.fleet.fleet_rows import describe
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spotlight.actors.protocol import DoneGroup, DoneSample, FailedSample, GroupOrder
 from spotlight.actors.protocol.artifacts import picture_key
+from spotlight.actors.protocol.sessions import DoneGroup, DoneSample, FailedSample, GroupOrder
 from spotlight.jobs import SamplerSpec
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 

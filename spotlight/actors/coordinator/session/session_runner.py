@@ -38,23 +38,21 @@ from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
-from spotlight.actors.protocol import (
-    Acknowledged,
+from spotlight.actors.protocol.sessions import (
+    MOST_OPEN_GROUPS,
     EndSession,
     Fleet,
     GetFleet,
     GroupOrder,
     GroupsDone,
-    JobStatus,
     OfferWeights,
-    Outcome,
     SessionBegan,
     SessionRefused,
     SubmitGroups,
     TakeGroups,
     WithdrawGroups,
 )
-from spotlight.actors.protocol.sessions import MOST_OPEN_GROUPS
+from spotlight.actors.protocol.users import Acknowledged, JobStatus, Outcome
 from spotlight.actors.runtime import (
     Down,
     Message,

@@ -12,7 +12,8 @@ from typing import Literal
 
 from spotlight.actors.coordinator.fleet import Roster
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.protocol import Demand, DemandClass, NodeReport
+from spotlight.actors.protocol.down import Demand, DemandClass
+from spotlight.actors.protocol.up import NodeReport
 from spotlight.policies.requests.matching import Backlog, micro_batches
 from spotlight.policies.requests.table import RequestTable
 from spotlight.preflight.checkpoint_facts import CheckpointInfo

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spotlight.actors.coordinator.fleet import Roster
-from spotlight.actors.protocol import CheckpointSource, NodeCheckpoint, NodeReport
+from spotlight.actors.protocol.down import CheckpointSource
+from spotlight.actors.protocol.up import NodeCheckpoint, NodeReport
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.fleet.checkpoint_sources import HUB, CheckpointSources
 from spotlight.timings import CheckpointTimings

@@ -20,14 +20,8 @@ import structlog
 
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_queue import RequestQueue, RequestsOwner
-from spotlight.actors.protocol import (
-    CommitSteps,
-    Completed,
-    LeaseFailed,
-    Pull,
-    Receipt,
-    ReturnLease,
-)
+from spotlight.actors.protocol.down import Receipt
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, Pull, ReturnLease
 from spotlight.actors.runtime import Actor, handles
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.policies.requests.table import RequestTable

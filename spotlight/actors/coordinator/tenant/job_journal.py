@@ -20,7 +20,8 @@ import structlog
 from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.coordinator.tenant.request_plans import unexplored
-from spotlight.actors.protocol import StateParts, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.trainer import StateParts
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.explored import Explored

@@ -7,7 +7,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.fleet import Event, workers_of
-from spotlight.actors.protocol import NodeReport, WorkerReport, WorkerStatus
+from spotlight.actors.protocol.up import NodeReport, WorkerReport
+from spotlight.actors.protocol.users import WorkerStatus
 from spotlight.policies.fleet import fleet_events as fleet
 from spotlight.policies.fleet import fleet_instructions as step
 from spotlight.record.run_events import WorkerStateBegan

@@ -10,8 +10,9 @@ import math
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
-from spotlight.actors.protocol import Membership, NodeReport
 from spotlight.actors.protocol.artifacts import own_folders
+from spotlight.actors.protocol.down import Membership
+from spotlight.actors.protocol.up import NodeReport
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.tenant.tenant import Tenant

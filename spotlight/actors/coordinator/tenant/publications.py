@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 
 from spotlight.actors.coordinator.fleet import Roster
-from spotlight.actors.protocol import MissedWeights, NodeReport, WeightsOffer
+from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.up import MissedWeights, NodeReport
 from spotlight.policies.fleet.weight_distribution import (
     ORIGIN,
     Place,

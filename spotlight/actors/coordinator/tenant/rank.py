@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotlight.actors.coordinator.fleet import Roster
-from spotlight.actors.protocol import WorkerRefs
+from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.types import Record, StoreEndpoint
 
 

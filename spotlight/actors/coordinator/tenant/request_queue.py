@@ -20,8 +20,9 @@ import structlog
 
 from spotlight import failpoints
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
-from spotlight.actors.protocol import Grant, Recall, Receipt, Revoke, WorkerRefs
 from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.down import Grant, Recall, Receipt, Revoke
+from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import JournalError
 from spotlight.policies.requests.instructions import (

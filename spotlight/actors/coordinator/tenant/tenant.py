@@ -29,14 +29,8 @@ from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
-from spotlight.actors.protocol import (
-    CancelJob,
-    JobStatus,
-    MissedWeights,
-    NodeReport,
-    Outcome,
-    WorkerReport,
-)
+from spotlight.actors.protocol.up import MissedWeights, NodeReport, WorkerReport
+from spotlight.actors.protocol.users import CancelJob, JobStatus, Outcome
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.jobs import ScoringSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
