@@ -85,7 +85,7 @@ class CoordinatorLink:
 
     def lost(self, reason: str) -> None:
         """The coordinator is gone: join again when it is back."""
-        self._log.warning("coordinator_lost", reason=reason)
+        self._log.warning("coordinator_lost", about=self.coordinator, reason=reason)
         if self._lost_at is None:
             self._lost_at = asyncio.get_running_loop().time()
         self.coordinator = None
@@ -94,7 +94,7 @@ class CoordinatorLink:
     def accept(self, plan: NodePlan) -> None:
         """Follow a plan, unless it is an old one."""
         if plan.coordinator != self.coordinator:
-            self._log.info("joined", coordinator=self._address)
+            self._log.info("joined", about=plan.coordinator, coordinator=self._address)
             self.coordinator, self._plan = plan.coordinator, 0
         self._node.watch(plan.coordinator)
         if plan.number >= self._plan:
