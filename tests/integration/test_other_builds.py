@@ -130,5 +130,5 @@ def test_a_node_whose_coordinator_comes_back_in_another_build_keeps_trying(build
     builds.coordinator(builds.ours, "third.log")
     wait_until(lambda: len(builds.said("node.log", "joined")) == 2, "the node again")
     [node] = builds.listed(builds.ours, "nodes")
-    assert (node["is_connected"], node["software"]) == (True, "")
+    assert (node["state"], node["version"]) == ("there", __version__)
     assert "Traceback" not in (builds.folder / "node.log").read_text()
