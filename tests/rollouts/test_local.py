@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import structlog
 import torch
 
 from spotlight import (
@@ -39,6 +40,12 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
 PNG = b"\x89PNG"
 
 pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_set_up_logs() -> None:
+    """As in a program that uses Spotlight as a library, which then prints nothing."""
+    structlog.reset_defaults()
 
 
 def workers() -> list[psutil.Process]:
