@@ -133,6 +133,7 @@ async def have_it_done(run: Run, watch: ClusterWatch) -> None:
             await _submit(run)
             continue
         run.status = status
+        run.job_id = run.job_id or status.id  # the answer to its submission may have been lost
         if status.outcome == "finished":
             run.outcomes.append(("finished", ""))
             return

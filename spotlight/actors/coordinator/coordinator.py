@@ -22,8 +22,8 @@ import asyncio
 import math
 import random
 import shutil
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -320,7 +320,7 @@ class Coordinator(Actor):
                 folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
-                undo.callback(shutil.rmtree, path, ignore_errors=True)
+                undo.enter_context(_kept_unless_refused(path))
             undo.callback(folder.close)
             identity = identify(folder.journal, job.name, self._rng, user)
             if user not in (OPERATOR, identity.owner):
@@ -804,6 +804,16 @@ class Coordinator(Actor):
 
 def _log_of(job: QueuedJob) -> Any:
     return TenantLog(job.id, job.name, job.owner).lines
+
+
+@contextmanager
+def _kept_unless_refused(folder: Path) -> Iterator[None]:
+    """Nothing is left of a run whose job was not taken."""
+    try:
+        yield
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _actors_of(worker: WorkerRefs) -> Iterable[ActorRef]:
