@@ -57,6 +57,7 @@ class Broken(Notes):
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
+    structlog.reset_defaults()
     yield
     structlog.reset_defaults()
 
