@@ -17,11 +17,11 @@ demo: setup
 	$(BIN)/spotlight run examples/ocr-tiny.yaml
 
 test: setup
-	@echo "The tests take about three and a half minutes on two idle cores."
+	@echo "The tests take about five minutes on two idle cores."
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: setup
-	@echo "The slow tests take about eleven minutes on two idle cores."
+	@echo "The slow tests take about fifteen minutes on two idle cores."
 	$(BIN)/python -m pytest -m slow --numprocesses 2 --dist worksteal
 
 # Every moment of the sweeps, of which `make test` tries twelve, others every day.

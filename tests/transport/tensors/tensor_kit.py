@@ -65,6 +65,6 @@ def sockets() -> set[str]:
 
 async def until(condition: Callable[[], object]) -> None:
     """Let the loop turn until something holds that no event announces."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # threads of the port need the interpreter, too

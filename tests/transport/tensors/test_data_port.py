@@ -71,9 +71,9 @@ def is_open(connection: socket.socket) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # threads of the port need the interpreter, too
 
 
 def elsewhere(offer: BundleOffer) -> BundleOffer:
