@@ -284,6 +284,10 @@ class TenantFleet:
             for node, job in self._jobs():
                 self._assign(node, job=msgspec.structs.replace(job, trainers_term=term))
 
+    def train_on(self, workers: frozenset[str]) -> None:
+        """These workers are its trainers: their nodes stay with it."""
+        self.handle(fleet.Trains(self._tenant, workers))
+
     def demand(self, node: str, demand: Demand) -> None:
         """What a node's SP groups should be good for."""
         self._assign(node, demand=demand)

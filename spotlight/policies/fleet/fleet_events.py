@@ -120,6 +120,14 @@ class Barred:
 
 
 @dataclass(frozen=True)
+class Trains:
+    """These workers of a tenant are its trainers until the next time, whatever they do."""
+
+    tenant: str
+    workers: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Heard(Generic[WordT]):
     """A tenant hears, in its turn, what a node has reported, and takes in who is there."""
 
@@ -167,6 +175,7 @@ Event = (
     | Assigned[TaskT]
     | FoundSick
     | Barred
+    | Trains
     | Heard[WordT]
     | HeardOfNotice
     | HeardOfLoss

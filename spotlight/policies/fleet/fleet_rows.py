@@ -150,7 +150,9 @@ class TenantRow(Generic[WordT]):
         self.leaving: set[str] = set()
         """Those of its nodes that have notice."""
         self.barred: frozenset[str] = frozenset()
-        """Workers that train, whether or not they are there."""
+        """Workers that compute an update, whether or not they are there."""
+        self.trainers: frozenset[str] = frozenset()
+        """Workers that are its trainers, also while they do something else."""
         self.processes: dict[str, Hashable] = {}
         """The addresses of all nodes that ever joined; one that was out of reach comes back with
         the same."""
@@ -178,8 +180,8 @@ class TenantRow(Generic[WordT]):
         ]
 
     def nodes_that_train(self) -> frozenset[str]:
-        """Those of its nodes on which it trains now, by name."""
-        return frozenset(self.workers[name].node for name in self.barred if name in self.workers)
+        """Those of its nodes on which its trainers are, by name."""
+        return frozenset(self.workers[name].node for name in self.trainers if name in self.workers)
 
     def free_workers_of(self, node: str) -> list[str]:
         """Workers of a node that may be given requests now."""

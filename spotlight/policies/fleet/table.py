@@ -42,6 +42,7 @@ from spotlight.policies.fleet.fleet_events import (
     TenantGone,
     TenantOver,
     Terms,
+    Trains,
     WordT,
     WorkerSaid,
 )
@@ -193,6 +194,9 @@ class FleetTable(Generic[WordT, TaskT]):
             case Barred(tenant, workers):
                 if tenant in self.tenants:
                     self.tenants[tenant].barred = workers
+            case Trains(tenant, workers):
+                if tenant in self.tenants:
+                    self.tenants[tenant].trainers = workers
             case Heard(tenant, word):
                 return list(self._heard(tenant, word, now))
             case HeardOfNotice(tenant, node, has_news):

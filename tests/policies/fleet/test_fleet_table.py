@@ -186,6 +186,16 @@ def test_workers_that_train_or_have_notice_are_not_free(book: Book) -> None:
 # --- what a job cannot do without ---
 
 
+def test_the_node_of_a_trainer_stays_with_its_job_while_nothing_is_computed() -> None:
+    """Another job needs a reserved node: it gets the one on which nobody trains."""
+    book = Book(ranks=1)
+    for name in "rs":
+        book.hear(word(name, 1, pool="reserved"))
+    book.table.handle(event.Trains("job", frozenset({"s/0"})), book.now)
+    book.table.handle(event.TenantBegan("other", event.Terms(ranks=1)), book.now)
+    assert {name: row.next for name, row in book.table.nodes.items()} == {"r": "other", "s": None}
+
+
 @pytest.mark.parametrize("trains", [True, False], ids=["as it trains", "as it rolls out"])
 def test_a_job_cannot_train_without_the_last_of_its_reserved_workers(trains: bool) -> None:
     book = Book(ranks=1)

@@ -164,6 +164,7 @@ class Trainers:
             case say.Ask(rank):
                 job.run_task(self._inquire(self.machine.there[rank]))
             case say.KeepTrainers():
+                job.nodes.train_on(self.machine.names)
                 trainers = SavedTrainers(self.machine.on_record, self.machine.last_recovery)
                 job.record.write(lambda: job.journal.save_trainers(trainers))
             case say.ReplaceOthers(term):
