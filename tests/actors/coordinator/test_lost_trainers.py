@@ -12,6 +12,7 @@ from job_kit import job
 from runtime_kit import Cluster
 from town_kit import Town, calm, events, iterations, trained_samples, validated
 
+from spotlight.actors.coordinator.fleet import TenantFleet
 from spotlight.actors.coordinator.tenant.job_journal import Checkpoint, JobJournal
 from spotlight.actors.protocol.trainer import Train
 from spotlight.actors.protocol.users import JobAccepted, JobStatus
@@ -67,6 +68,22 @@ async def test_the_status_says_what_the_job_waits_for(town: Town) -> None:
     heal()
     await asyncio.sleep(10.0)
     assert (await town.status()).note == ""
+
+
+async def test_the_fleet_is_told_who_trains_before_they_do(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[frozenset[str]] = []
+    plain = TenantFleet.train_on
+
+    def train_on(fleet: TenantFleet, workers: frozenset[str]) -> None:
+        told.append(workers)
+        plain(fleet, workers)
+
+    monkeypatch.setattr(TenantFleet, "train_on", train_on)
+    await town.submit(job())
+    await town.wait(lambda now: now.phase == "rollout")
+    assert told == [{"reserved/0"}]
 
 
 async def test_one_that_is_out_of_reach_for_too_long_is_replaced(town: Town) -> None:
