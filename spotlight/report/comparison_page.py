@@ -25,8 +25,7 @@ def comparison_page(variants: Sequence[Variant]) -> str:
     runs = formatting.count(sum(len(one.runs) for one in variants), "run")
     note = (
         f"{formatting.count(len(variants), 'variant')}, {runs}. Where runs differ in their seed"
-        " alone, curves are means, with a band where the mean of many more seeds is with a"
-        f" probability of 95 %.{some}"
+        f" alone, a curve is their mean, and the band its 95 % confidence interval.{some}"
     )
     legend = figures.legend(
         [(colour, one.label) for colour, one in zip(_COLOURS, drawn, strict=False)], "line"
