@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/spotlight run examples/ocr-tiny.yaml
 
 test: setup
-	@echo "The tests take about five minutes on two idle cores."
+	@echo "The tests take about four minutes on two idle cores."
 	$(BIN)/python -m pytest -m "not slow" --numprocesses 2 --dist loadfile
 
 test-slow: setup

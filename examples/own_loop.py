@@ -4,12 +4,12 @@ import torch
 
 from spotlight import BlockingRollouts, ModelSpec, RolloutRequest, load_model
 
-SIZE = {"height": 16, "width": 48}
 prompts = [f'the number "{number}"' for number in (1234, 5678, 9012, 3456)]
-spec = ModelSpec(checkpoint="builtin:ocr-tiny")
+spec, size = ModelSpec(checkpoint="builtin:ocr-tiny"), {"height": 16, "width": 48}
+torch.manual_seed(0)
 model = load_model(spec)
 optimizer = torch.optim.AdamW(model.transformer.parameters(), lr=5e-5)
-with BlockingRollouts.local(model=spec, sampler=SIZE, rewards=[{"kind": "ocr"}]) as rollouts:
+with BlockingRollouts.local(model=spec, sampler=size, rewards=[{"kind": "ocr"}]) as rollouts:
     for step in range(3):
         rollouts.publish(model.transformer.state_dict(), version=step)
         groups = list(rollouts.rollout(RolloutRequest(prompt, range(8)) for prompt in prompts))
@@ -23,7 +23,7 @@ with BlockingRollouts.local(model=spec, sampler=SIZE, rewards=[{"kind": "ocr"}])
             noise = torch.randn_like(clean)
             sigma = (torch.randperm(len(clean)) + torch.rand(len(clean))) / len(clean)
             noisy = torch.lerp(clean, noise, sigma[:, None, None])
-            velocity = model.velocity(noisy, sigma, embeddings, **SIZE)
+            velocity = model.velocity(noisy, sigma, embeddings, **size)
             error = (velocity - (noise - clean)).square().mean(dim=(1, 2))
             (advantages * error).mean().backward()
             optimizer.step()

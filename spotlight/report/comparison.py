@@ -1,8 +1,8 @@
 """What several runs came to, side by side. Runs that differ in their seed alone are one variant,
 whose figures are means with intervals.
 
-An interval is where the mean of many more seeds is with a probability of 95 %, if runs scatter as a
-normal distribution does (Student's t); there is none for a single run. Pure.
+An interval is Student's 95 % confidence interval of the mean over seeds; there is none for a single
+run. Pure.
 """
 
 from __future__ import annotations
