@@ -1,0 +1,1 @@
+"""What a run costs, would have cost, and will cost. Pure."""
