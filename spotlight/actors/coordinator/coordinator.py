@@ -729,7 +729,8 @@ class Coordinator(Actor):
         event = "job_goes_on" if came_back else "job_began"
         _log_of(queued).info(event, run_folder=queued.run_folder)
         job, files, hub_files = submission.job, submission.files, submission.hub_files
-        setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
+        mirror, clock = self._mirror, self._keys.now
+        setup = JobSetup(job, identity, folder, files, came_back, mirror, clock, hub_files)
         actor, make = f"job-{identity.job_id}", partial(JobRunner, setup)
         await self._install(queued, folder, actor, identity.token, make)
 
