@@ -137,8 +137,8 @@ def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> N
 def test_scoring_counts_beside_the_states_it_goes_on_beside(run: RunWriter) -> None:
     run.metric("iteration", 5.0, iteration=0, scoring_s=1.0)
     run.state(SPOT, 0.0, "rollout")
-    run.event("worker_state", 3.0, **SPOT, state="idle", scoring_s=1.5)
-    run.event("worker_state", 4.0, **SPOT, state="idle", scoring_s=0.5)
+    run.state_line(3.0, **SPOT, state="idle", scoring_s=1.5)
+    run.state_line(4.0, **SPOT, state="idle", scoring_s=0.5)
     run.event("run_finished", 8.0, outcome="finished")
     summary = summarise(read_run(run.folder))
     spot = summary["pools"]["spot"]
