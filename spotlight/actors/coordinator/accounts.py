@@ -28,7 +28,7 @@ from spotlight.policies.money.prices import Prices
 from spotlight.record.ledger import Ledger, Milliseconds, RollupLine, WorkerTimes
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.ledger_file import read_ledger, set_ledger_aside, write_ledger
-from spotlight.store.rollups import Rollups
+from spotlight.store.rollups import FOLDER, Rollups
 from spotlight.timings import CoordinatorTimings
 
 log = structlog.get_logger(__name__)
@@ -52,7 +52,7 @@ class _OpenBook:
         try:
             if self.has_rollups:
                 if self.rollups is None:
-                    self.rollups = Rollups(self.folder)
+                    self.rollups = Rollups(self.folder / FOLDER)
                     self.rollups.drop_after(ledger.number - 1)
                 self.rollups.append(line)
             write_ledger(self.folder, ledger)
