@@ -1,0 +1,254 @@
+"""What is shown of a run's money: fills `MoneyPart`, and says what a time, an iteration or a node
+has cost. Everything is derived from the ledger and the roll-ups; nothing here is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import Literal
+
+from spotlight.jobs import JobSpec
+from spotlight.policies.money.advice import Advice, Measured, advise
+from spotlight.policies.money.bill import Account, account, by_state, rate_of
+from spotlight.policies.money.otherwise import Work, otherwise
+from spotlight.policies.money.spending import Spending
+from spotlight.record.ledger import Ledger, NodeBill, RollupLine
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.report.run_view import MoneyPart, WhatIf
+
+_RECENT = 20
+"""Iterations by which advice is given."""
+_MOST_SOURCES = 50
+_NOT_USEFUL = frozenset({"starting", "loading", "draining", "lost"})
+
+
+class RunMoney:
+    """The money of a run at one moment.
+
+    Args:
+        ledger: of the run.
+        rollups: lines that follow each other, of whatever levels, the oldest first.
+    """
+
+    def __init__(self, ledger: Ledger, rollups: Sequence[RollupLine] = ()) -> None:
+        self.ledger = ledger
+        self.account: Account = account(ledger.bills)
+        spent = self.account.spent
+        self.spent = None if spent is None else float(spent)
+        self._spending = None if self.spent is None else Spending(ledger, self.spent, rollups)
+
+    def at(self, time_s: float) -> float | None:
+        """What had been spent by a run time: the money of a mark, a row of the curves, or an
+        iteration; None if nothing is priced."""
+        return None if self._spending is None else self._spending.at_run_time(time_s)
+
+    def by_hour(self) -> tuple[tuple[float, float], ...]:
+        """(beginning of the hour since 1970, money)."""
+        return () if self._spending is None else self._spending.by_hour()
+
+    def to_target(
+        self, validations: Sequence[ValidationMetrics], target: float | None
+    ) -> float | None:
+        """What had been spent when a validation reached the target first."""
+        if target is None:
+            return None
+        reached = next((each for each in validations if each.score >= target), None)
+        return None if reached is None else self.at(reached.time_s)
+
+    def usd_left(self, seconds_left: float | None) -> float | None:
+        """What so much more time costs at the rate of all nodes that are there; None if that is
+        not known."""
+        rate = self.per_hour()
+        return None if rate is None or seconds_left is None else rate * seconds_left / 3600
+
+    def per_hour(self) -> float | None:
+        """What the nodes that are there cost in an hour; None if one of them has no price."""
+        rates = [rate_of(bill) for bill in latest_bills(self.ledger) if bill.is_there]
+        known = [rate for rate in rates if rate is not None]
+        return sum(known) if known and len(known) == len(rates) else None
+
+    def of_node(self, node: str) -> float | None:
+        """What a node cost this run; None if none of its time is priced."""
+        money = self.account.by_node().get(node)
+        return None if money is None else float(money)
+
+
+def latest_bills(ledger: Ledger) -> list[NodeBill]:
+    """The latest bill of each node: its price now, and whether it is there."""
+    latest: dict[str, NodeBill] = {}
+    for bill in ledger.bills:
+        before = latest.get(bill.node)
+        if before is None or (bill.to_at, bill.from_at) >= (before.to_at, before.from_at):
+            latest[bill.node] = bill
+    return list(latest.values())
+
+
+def money_of(
+    ledger: Ledger,
+    rollups: Sequence[RollupLine],
+    iterations: Sequence[IterationMetrics],
+    validations: Sequence[ValidationMetrics],
+    job: JobSpec,
+    none: Ledger | None = None,
+) -> MoneyPart:
+    """What is shown of a run's money.
+
+    Args:
+        rollups: see `RunMoney`.
+        iterations: their metrics, in order; of a long run a part of them does, as only their means
+            and the number of the last count.
+        validations: theirs, in order.
+        none: the ledger of time without a job in the same folder of runs.
+    """
+    money = RunMoney(ledger, rollups)
+    sums, done = money.account, len({each.iteration for each in iterations})
+    if iterations:
+        done = max(done, max(each.iteration for each in iterations) + 1)
+    work = _work(iterations, done)
+    spent = money.spent
+    return MoneyPart(
+        currency=ledger.currency,
+        spent=spent,
+        unpriced_s=sums.unpriced_s,
+        per_iteration=None if spent is None or not done else spent / done,
+        to_target=money.to_target(validations, job.validation.target),
+        by_pool={pool: float(each) for pool, each in sums.by_pool().items()},
+        by_state={
+            pool: {state: float(each) for state, each in states.items()}
+            for pool, states in sums.by_state().items()
+        },
+        by_node={node: float(each) for node, each in sums.by_node().items()},
+        by_hour=money.by_hour(),
+        otherwise=tuple(
+            WhatIf(
+                name=each.name,
+                usd=None if each.cost is None else float(each.cost),
+                assumption=each.assumption,
+            )
+            for each in otherwise(ledger.bills, work, ledger.time_s)
+        ),
+        advice=advice_of(ledger, iterations, job).sentence if spent is not None else "",
+        sources=sources_of(ledger),
+        budget_usd=job.budget.usd,
+        budget_hours=job.budget.hours,
+        without_job=_without_job(none),
+    )
+
+
+def advice_of(ledger: Ledger, iterations: Sequence[IterationMetrics], job: JobSpec) -> Advice:
+    """Whether one more spot node is worth its price."""
+    there = [bill for bill in latest_bills(ledger) if bill.is_there]
+    spot = [bill for bill in there if bill.pool == "spot"]
+    recent = list(iterations)[-_RECENT:]
+    sums = account(ledger.bills)
+    explored_ms = sums.worked_ms(("explore",))
+    return advise(
+        Measured(
+            reserved_gpus=sum(bill.workers for bill in there if bill.pool == "reserved"),
+            spot_gpus=sum(bill.workers for bill in spot),
+            node_gpus=fmean(bill.workers for bill in spot) if spot else 0.0,
+            reserved_price=_price_of(there, "reserved"),
+            spot_price=_price_of(there, "spot"),
+            iteration_s=_iteration_s(recent),
+            rollout_s=_mean(each.rollout_s for each in recent),
+            train_s=_mean(each.train_s for each in recent),
+            previews_per_sample=_ratio(
+                sum(each.previews for each in recent), sum(each.samples for each in recent)
+            ),
+            most_previews=job.exploration.candidates,
+            contrasts=_contrasts(recent),
+            useful_share=_useful(ledger.bills),
+            explores=_explores(job, recent),
+            spot_share_of_previews=_ratio(sums.worked_ms(("explore",), "spot"), explored_ms),
+            currency=ledger.currency,
+        )
+    )
+
+
+def sources_of(ledger: Ledger) -> tuple[str, ...]:
+    """Where the prices are from, each with the pool and the price."""
+    said: dict[str, None] = {}
+    for bill in ledger.bills:
+        if bill.price is None:
+            said[f"{bill.pool}: unpriced"] = None
+        else:
+            price, source = bill.price.usd_per_gpu_hour, bill.price.source or "unknown source"
+            said[f"{bill.pool}: {price:g} {ledger.currency} per GPU and hour ({source})"] = None
+    return tuple(sorted(said))[:_MOST_SOURCES]
+
+
+def _work(iterations: Sequence[IterationMetrics], done: int) -> Work:
+    """The sums of a run, by the means of the iterations that are here."""
+    if not iterations:
+        return Work()
+    times = done / len(iterations)
+    return Work(
+        train_s=times * sum(each.train_s or 0.0 for each in iterations),
+        samples=round(times * sum(each.samples for each in iterations)),
+        reused=round(times * sum(each.samples_reused for each in iterations)),
+        previews=round(times * sum(each.previews + each.previews_late for each in iterations)),
+    )
+
+
+def _contrasts(iterations: Sequence[IterationMetrics]) -> list[float]:
+    return [
+        each.contrast / each.contrast_at_random
+        for each in iterations
+        if each.contrast and each.contrast_at_random
+    ]
+
+
+def _explores(
+    job: JobSpec, recent: Sequence[IterationMetrics]
+) -> Literal["in training time", "never", "otherwise"]:
+    exploration = job.exploration
+    if exploration.mode == "none":
+        return "never"
+    fills = exploration.budget == "window" and exploration.weights == "previous"
+    is_whole = all(each.exploration_share >= 1 for each in recent)
+    return "in training time" if fills and is_whole else "otherwise"
+
+
+def _iteration_s(iterations: Sequence[IterationMetrics]) -> float:
+    """How long one takes; by its parts where only one is known."""
+    if len(iterations) > 1:
+        apart = iterations[-1].iteration - iterations[0].iteration
+        passed_s = iterations[-1].time_s - iterations[0].time_s
+        if apart > 0 and passed_s > 0:
+            return passed_s / apart
+    return _mean((each.rollout_s or 0.0) + (each.train_s or 0.0) for each in iterations)
+
+
+def _price_of(bills: Sequence[NodeBill], pool: str) -> float | None:
+    """The mean price of a GPU of those that are there; None if one has none."""
+    of_pool = [bill for bill in bills if bill.pool == pool]
+    prices = [bill.price.usd_per_gpu_hour for bill in of_pool if bill.price is not None]
+    if len(prices) < len(of_pool):
+        return None
+    workers = sum(bill.workers for bill in of_pool)
+    if not workers:
+        return 0.0
+    return sum(price * bill.workers for price, bill in zip(prices, of_pool, strict=True)) / workers
+
+
+def _useful(bills: Sequence[NodeBill]) -> float:
+    times = by_state(
+        worker for bill in bills if bill.pool == "spot" for worker in bill.times.values()
+    )
+    lost = sum(ms for state, ms in times.items() if state in _NOT_USEFUL)
+    return 1 - _ratio(lost, sum(times.values()))
+
+
+def _without_job(none: Ledger | None) -> float | None:
+    spent = None if none is None else account(none.bills).spent
+    return None if spent is None else float(spent)
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else 0.0
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole else 0.0
