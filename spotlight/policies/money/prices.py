@@ -84,6 +84,8 @@ class Prices:
     currency: str = SAID_IN
     """That of the account."""
 
+    currency: str = "USD"
+
     def of(self, node: str, pool: Pool, said: Price | None, at: float) -> Price | None:
         """The price of a GPU of a node; None if it is not known.
 
