@@ -4,6 +4,7 @@ has cost. Everything is derived from the ledger and the roll-ups; nothing here i
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Literal
@@ -24,54 +25,139 @@ _NOT_USEFUL = frozenset({"starting", "loading", "draining", "lost"})
 
 
 class RunMoney:
-    """The money of a run at one moment.
+    """The money of a run, which is fed with its records as they come; its memory is bounded.
 
     Args:
-        ledger: of the run.
-        rollups: lines that follow each other, of whatever levels, the oldest first.
+        job: what is run.
     """
 
-    def __init__(self, ledger: Ledger, rollups: Sequence[RollupLine] = ()) -> None:
-        self.ledger = ledger
-        self.account: Account = account(ledger.bills)
-        spent = self.account.spent
-        self.spent = None if spent is None else float(spent)
-        self._spending = None if self.spent is None else Spending(ledger, self.spent, rollups)
+    def __init__(self, job: JobSpec) -> None:
+        self._job = job
+        self._ledger = Ledger()
+        self._account = Account()
+        self._spent: float | None = None
+        self._spending: Spending | None = None
+        self._recent: deque[IterationMetrics] = deque(maxlen=_RECENT)
+        self._work = Work()
+        self._done = 0
+        self._reached_s: float | None = None
+        """When a validation reached the target first, in run time."""
+
+    # --- what it is fed ---
+
+    def ledger(self, ledger: Ledger) -> None:
+        """The account as it stands."""
+        self._ledger, self._account = ledger, account(ledger.bills)
+        spent = self._account.spent
+        self._spent = None if spent is None else float(spent)
+        if self._spent is not None:
+            if self._spending is None:
+                self._spending = Spending(_from_at(ledger))
+            self._spending.settle(ledger.time_s, ledger.at, self._spent)
+
+    def rollup(self, line: RollupLine) -> None:
+        """The next line of the roll-ups, of whatever level: in order, and no time twice."""
+        if self._spending is None and line.spent:
+            self._spending = Spending(line.at - (line.end_s - line.start_s))
+        if self._spending is not None:
+            self._spending.add(line)
+
+    def iteration(self, metrics: IterationMetrics) -> None:
+        """An iteration is over."""
+        self._recent.append(metrics)
+        self._done = metrics.iteration + 1
+        self._work = self._work.plus(
+            train_s=metrics.train_s or 0.0,
+            samples=metrics.samples,
+            reused=metrics.samples_reused,
+            previews=metrics.previews + metrics.previews_late,
+        )
+
+    def validation(self, metrics: ValidationMetrics) -> None:
+        """A weights version is validated."""
+        target = self._job.validation.target
+        if target is not None and self._reached_s is None and metrics.score >= target:
+            self._reached_s = metrics.time_s
+
+    # --- what it says ---
 
     def at(self, time_s: float) -> float | None:
-        """What had been spent by a run time: the money of a mark, a row of the curves, or an
-        iteration; None if nothing is priced."""
+        """What had been spent by a run time: the money of a mark, or of an iteration; None if
+        nothing is priced."""
         return None if self._spending is None else self._spending.at_run_time(time_s)
-
-    def by_hour(self) -> tuple[tuple[float, float], ...]:
-        """(beginning of the hour since 1970, money)."""
-        return () if self._spending is None else self._spending.by_hour()
-
-    def to_target(
-        self, validations: Sequence[ValidationMetrics], target: float | None
-    ) -> float | None:
-        """What had been spent when a validation reached the target first."""
-        if target is None:
-            return None
-        reached = next((each for each in validations if each.score >= target), None)
-        return None if reached is None else self.at(reached.time_s)
-
-    def usd_left(self, seconds_left: float | None) -> float | None:
-        """What so much more time costs at the rate of all nodes that are there; None if that is
-        not known."""
-        rate = self.per_hour()
-        return None if rate is None or seconds_left is None else rate * seconds_left / 3600
 
     def per_hour(self) -> float | None:
         """What the nodes that are there cost in an hour; None if one of them has no price."""
-        rates = [rate_of(bill) for bill in latest_bills(self.ledger) if bill.is_there]
+        rates = [rate_of(bill) for bill in latest_bills(self._ledger) if bill.is_there]
         known = [rate for rate in rates if rate is not None]
         return sum(known) if known and len(known) == len(rates) else None
 
-    def of_node(self, node: str) -> float | None:
-        """What a node cost this run; None if none of its time is priced."""
-        money = self.account.by_node().get(node)
-        return None if money is None else float(money)
+    def usd_left(self, seconds_left: float | None) -> float | None:
+        """What so much more time costs with the nodes that are there; None if that is not known."""
+        rate = self.per_hour()
+        return None if rate is None or seconds_left is None else rate * seconds_left / 3600
+
+    def part(self, none: Ledger | None = None) -> MoneyPart:
+        """What is shown of it. `none` is the ledger of time without a job in the same folder of
+        runs."""
+        ledger, sums, spent = self._ledger, self._account, self._spent
+        return MoneyPart(
+            currency=ledger.currency,
+            spent=spent,
+            unpriced_s=sums.unpriced_s,
+            per_iteration=None if spent is None or not self._done else spent / self._done,
+            to_target=None if self._reached_s is None else self.at(self._reached_s),
+            by_pool={pool: float(each) for pool, each in sums.by_pool().items()},
+            by_state={
+                pool: {state: float(each) for state, each in states.items()}
+                for pool, states in sums.by_state().items()
+            },
+            by_node={node: float(each) for node, each in sums.by_node().items()},
+            by_hour=() if self._spending is None else self._spending.by_hour(),
+            otherwise=self._otherwise(),
+            advice="" if spent is None else self.advice().sentence,
+            sources=sources_of(ledger),
+            budget_usd=self._job.budget.usd,
+            budget_hours=self._job.budget.hours,
+            without_job=_without_job(none),
+        )
+
+    def advice(self) -> Advice:
+        """Whether one more spot node is worth its price."""
+        return advice_of(self._ledger, self._recent, self._job)
+
+    def _otherwise(self) -> tuple[WhatIf, ...]:
+        return tuple(
+            WhatIf(
+                name=each.name,
+                usd=None if each.cost is None else float(each.cost),
+                assumption=each.assumption,
+            )
+            for each in otherwise(self._ledger.bills, self._work, self._ledger.time_s)
+        )
+
+
+def money_of(
+    ledger: Ledger,
+    rollups: Iterable[RollupLine],
+    iterations: Iterable[IterationMetrics],
+    validations: Iterable[ValidationMetrics],
+    job: JobSpec,
+    none: Ledger | None = None,
+) -> MoneyPart:
+    """What is shown of a run's money, by all of its records, each in their order; lines of the
+    roll-ups that the ledger does not account for do not count. See `RunMoney.part` for `none`."""
+    money = RunMoney(job)
+    money.ledger(ledger)
+    for line in rollups:
+        if line.number <= ledger.number:
+            money.rollup(line)
+    money.ledger(ledger)  # what came after the last line
+    for metrics in iterations:
+        money.iteration(metrics)
+    for validation in validations:
+        money.validation(validation)
+    return money.part(none)
 
 
 def latest_bills(ledger: Ledger) -> list[NodeBill]:
@@ -84,59 +170,7 @@ def latest_bills(ledger: Ledger) -> list[NodeBill]:
     return list(latest.values())
 
 
-def money_of(
-    ledger: Ledger,
-    rollups: Sequence[RollupLine],
-    iterations: Sequence[IterationMetrics],
-    validations: Sequence[ValidationMetrics],
-    job: JobSpec,
-    none: Ledger | None = None,
-) -> MoneyPart:
-    """What is shown of a run's money.
-
-    Args:
-        rollups: see `RunMoney`.
-        iterations: their metrics, in order; of a long run a part of them does, as only their means
-            and the number of the last count.
-        validations: theirs, in order.
-        none: the ledger of time without a job in the same folder of runs.
-    """
-    money = RunMoney(ledger, rollups)
-    sums, done = money.account, len({each.iteration for each in iterations})
-    if iterations:
-        done = max(done, max(each.iteration for each in iterations) + 1)
-    work = _work(iterations, done)
-    spent = money.spent
-    return MoneyPart(
-        currency=ledger.currency,
-        spent=spent,
-        unpriced_s=sums.unpriced_s,
-        per_iteration=None if spent is None or not done else spent / done,
-        to_target=money.to_target(validations, job.validation.target),
-        by_pool={pool: float(each) for pool, each in sums.by_pool().items()},
-        by_state={
-            pool: {state: float(each) for state, each in states.items()}
-            for pool, states in sums.by_state().items()
-        },
-        by_node={node: float(each) for node, each in sums.by_node().items()},
-        by_hour=money.by_hour(),
-        otherwise=tuple(
-            WhatIf(
-                name=each.name,
-                usd=None if each.cost is None else float(each.cost),
-                assumption=each.assumption,
-            )
-            for each in otherwise(ledger.bills, work, ledger.time_s)
-        ),
-        advice=advice_of(ledger, iterations, job).sentence if spent is not None else "",
-        sources=sources_of(ledger),
-        budget_usd=job.budget.usd,
-        budget_hours=job.budget.hours,
-        without_job=_without_job(none),
-    )
-
-
-def advice_of(ledger: Ledger, iterations: Sequence[IterationMetrics], job: JobSpec) -> Advice:
+def advice_of(ledger: Ledger, iterations: Iterable[IterationMetrics], job: JobSpec) -> Advice:
     """Whether one more spot node is worth its price."""
     there = [bill for bill in latest_bills(ledger) if bill.is_there]
     spot = [bill for bill in there if bill.pool == "spot"]
@@ -178,17 +212,10 @@ def sources_of(ledger: Ledger) -> tuple[str, ...]:
     return tuple(sorted(said))[:_MOST_SOURCES]
 
 
-def _work(iterations: Sequence[IterationMetrics], done: int) -> Work:
-    """The sums of a run, by the means of the iterations that are here."""
-    if not iterations:
-        return Work()
-    times = done / len(iterations)
-    return Work(
-        train_s=times * sum(each.train_s or 0.0 for each in iterations),
-        samples=round(times * sum(each.samples for each in iterations)),
-        reused=round(times * sum(each.samples_reused for each in iterations)),
-        previews=round(times * sum(each.previews + each.previews_late for each in iterations)),
-    )
+def _from_at(ledger: Ledger) -> float:
+    """When the run began to cost: the first bill may begin before it, as a machine boots."""
+    ats = [bill.from_at for bill in ledger.bills if bill.from_at > 0]
+    return min(ats, default=ledger.at - ledger.time_s)
 
 
 def _contrasts(iterations: Sequence[IterationMetrics]) -> list[float]:

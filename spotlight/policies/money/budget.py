@@ -28,6 +28,10 @@ class Budget:
     hours: float | None = None
     currency: str = "USD"
 
+    def limit(self, field: str) -> float:
+        """That of a field, such as `budget.usd`."""
+        return (self.usd if field == "budget.usd" else self.hours) or 0.0
+
     def standings(self, spent: float | None, time_s: float) -> list[Standing]:
         """The budgets of which much or all is used, those that are spent first.
 

@@ -40,6 +40,15 @@ class Work:
     """How many of these were previews."""
     previews: int = 0
 
+    def plus(self, *, train_s: float, samples: int, reused: int, previews: int) -> Work:
+        """This, and one more iteration."""
+        return Work(
+            self.train_s + train_s,
+            self.samples + samples,
+            self.reused + reused,
+            self.previews + previews,
+        )
+
 
 def otherwise(bills: Sequence[NodeBill], work: Work, time_s: float) -> tuple[Otherwise, ...]:
     """All of them. `time_s` is the run time."""

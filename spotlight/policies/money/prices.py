@@ -25,6 +25,7 @@ from spotlight.types import Pool
 Figure = Literal["reserved", "spot", "on_demand"]
 SAID_IN = "USD"
 """The currency in which nodes say what they cost."""
+_SAID_BY_NODE = "the node"
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,6 @@ class Prices:
     currency: str = SAID_IN
     """That of the account."""
 
-    currency: str = "USD"
-
     def of(self, node: str, pool: Pool, said: Price | None, at: float) -> Price | None:
         """The price of a GPU of a node; None if it is not known.
 
@@ -93,20 +92,19 @@ class Prices:
             said: what the node itself says that it costs.
             at: seconds since 1970 (UTC).
         """
-        price = self._first(pool, node, at, said and (said.usd_per_gpu_hour, said.source))
+        price = self._first(pool, node, at, said.usd_per_gpu_hour if said else None)
         if price is None:
             return None
-        said_on_demand = said and said.on_demand is not None and (said.on_demand, said.source)
-        on_demand = self._first("on_demand", node, at, said_on_demand or None)
+        on_demand = self._first("on_demand", node, at, said.on_demand if said else None)
         value, source = price
         return Price(value, None if on_demand is None else on_demand[0], source)
 
     def _first(
-        self, figure: Figure, node: str, at: float, said: tuple[float, str] | None
+        self, figure: Figure, node: str, at: float, said: float | None
     ) -> tuple[float, str] | None:
         found = self.operator.of_node(figure, node, at)
-        if found is None and self.currency == SAID_IN:
-            found = said
+        if found is None and said is not None and self.currency == SAID_IN:
+            found = said, _SAID_BY_NODE
         return found or self.operator.find(figure, node, at) or self.job.find(figure, node, at)
 
     def can_price(self, said: Sequence[Price | None] = ()) -> bool:
@@ -122,6 +120,10 @@ class Prices:
     def remarks(self) -> tuple[str, ...]:
         """What is taken as it is, but may be a slip."""
         return tuple(dict.fromkeys(_remarks((*self.operator.rows, *self.job.rows))))
+
+    def sources(self) -> tuple[str, ...]:
+        """Where the prices of the lists are from, each once."""
+        return tuple(dict.fromkeys((*self.operator.sources(), *self.job.sources())))
 
     def refuses(self, said: Price | None) -> str:
         """Why what a node says does not count; empty if it does."""

@@ -1,17 +1,20 @@
 """How the money of a run was spent over its time, by the lines of its roll-ups and its ledger.
 
-Between two of these it is taken to have been spent evenly. Pure.
+Between two of these it is taken to have been spent evenly. Of a long run fewer points are kept, so
+that memory is bounded. Pure.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from spotlight.record.ledger import Ledger, RollupLine
+from spotlight.record.ledger import RollupLine
 
 _HOUR_S = 3600.0
+_MOST_POINTS = 4096
+MOST_HOURS = 24 * 62
+"""The latest hours are told, so many."""
 
 
 class _Point(NamedTuple):
@@ -21,78 +24,75 @@ class _Point(NamedTuple):
 
 
 class Spending:
-    """What had been spent by a time of the run, or of the clock on the wall.
+    """What had been spent by a time of the run, and in each hour of the clock on the wall.
 
     Args:
-        spent: all of it, by the ledger.
-        lines: roll-ups that follow each other, of whatever levels, the oldest first. Those that the
-            ledger does not account for are left out.
+        from_at: when the first was spent, in seconds since 1970 (UTC).
     """
 
-    def __init__(self, ledger: Ledger, spent: float, lines: Sequence[RollupLine]) -> None:
-        points = [_beginning(ledger, lines)]
-        for line in lines:
-            if line.number > ledger.number or line.end_s < points[-1].time_s:
-                continue
-            began_at = line.at - (line.end_s - line.start_s)
-            if line.start_s > points[-1].time_s or began_at > points[-1].at:
-                # Nothing was spent while there was no run, between an end and what went on.
-                points.append(_later(points[-1], line.start_s, began_at, points[-1].spent))
-            now = min(max(sum(line.spent.values()), points[-1].spent), spent)
-            points.append(_later(points[-1], line.end_s, line.at, now))
-        points.append(_later(points[-1], ledger.time_s, ledger.at, spent))
-        self._points = points
-        self._times = [point.time_s for point in points]
-        self._ats = [point.at for point in points]
+    def __init__(self, from_at: float) -> None:
+        self._points = [_Point(0.0, from_at, 0.0)]
+        self._hours: dict[float, float] = {}
+        self._end = self._points[0]
+
+    def add(self, line: RollupLine) -> None:
+        """The next line of the roll-ups, of whatever level: in order, and no time twice."""
+        last = self._points[-1]
+        if line.end_s < last.time_s or not line.spent:
+            return
+        began_at = line.at - (line.end_s - line.start_s)
+        if last.spent and line.start_s <= last.time_s and began_at > last.at:
+            # Nothing was spent while there was no run, between an end and what went on.
+            last = self._append(_Point(last.time_s, began_at, last.spent))
+        spent = max(sum(line.spent.values()), last.spent)
+        point = self._append(_Point(line.end_s, max(last.at, line.at), spent))
+        _spread(self._hours, last, point)
+        while len(self._hours) > MOST_HOURS:
+            del self._hours[next(iter(self._hours))]
+
+    def settle(self, time_s: float, at: float, spent: float) -> None:
+        """What the ledger says that was spent in all, and by when."""
+        last = self._points[-1]
+        self._end = _Point(max(last.time_s, time_s), max(last.at, at), max(last.spent, spent))
 
     def at_run_time(self, time_s: float) -> float:
         """What had been spent by a run time."""
-        return self._between(self._times, time_s)
-
-    def at(self, at: float) -> float:
-        """What had been spent by a time in seconds since 1970 (UTC)."""
-        return self._between(self._ats, at)
+        points = self._points
+        index = bisect_right(points, time_s, key=lambda point: point.time_s)
+        if index == 0:
+            return 0.0
+        before = points[index - 1]
+        after = points[index] if index < len(points) else self._end
+        if after.time_s <= before.time_s or time_s >= after.time_s:
+            return max(before.spent, after.spent)
+        share = (time_s - before.time_s) / (after.time_s - before.time_s)
+        return before.spent + share * (after.spent - before.spent)
 
     def by_hour(self) -> tuple[tuple[float, float], ...]:
         """(beginning of an hour since 1970, what was spent in it), of hours with any. They add up
-        to all that was spent."""
-        spent: dict[float, float] = {}
-        for before, after in zip(self._points, self._points[1:], strict=False):
-            if after.spent <= before.spent:
-                continue
-            hour = before.at // _HOUR_S * _HOUR_S
-            while True:
-                end = min(hour + _HOUR_S, after.at)
-                share = _share(max(hour, before.at), end, before.at, after.at)
-                spent[hour] = spent.get(hour, 0.0) + share * (after.spent - before.spent)
-                hour += _HOUR_S
-                if hour >= after.at:
-                    break
-        return tuple(sorted(spent.items()))
+        to all that was spent, unless there are more of them than are told."""
+        hours = dict(self._hours)
+        _spread(hours, self._points[-1], self._end)
+        return tuple(sorted(hours.items())[-MOST_HOURS:])
 
-    def _between(self, places: Sequence[float], place: float) -> float:
-        index = bisect_right(places, place)
-        if index == 0:
-            return 0.0
-        if index == len(places):
-            return self._points[-1].spent
-        before, after = self._points[index - 1], self._points[index]
-        share = _share(places[index - 1], place, places[index - 1], places[index])
-        return before.spent + share * (after.spent - before.spent)
+    def _append(self, point: _Point) -> _Point:
+        self._points.append(point)
+        if len(self._points) > _MOST_POINTS:
+            self._points = [*self._points[:-1:2], point]
+        return point
 
 
-def _beginning(ledger: Ledger, lines: Sequence[RollupLine]) -> _Point:
-    """Where nothing was spent yet: the first bill may begin before the run, as a machine boots."""
-    ats = [bill.from_at for bill in ledger.bills if bill.from_at > 0]
-    if lines:
-        ats.append(lines[0].at - (lines[0].end_s - lines[0].start_s))
-    return _Point(0.0, min(ats, default=ledger.at - ledger.time_s), 0.0)
-
-
-def _later(before: _Point, time_s: float, at: float, spent: float) -> _Point:
-    """A point that is not before another; clocks on walls may jump."""
-    return _Point(max(before.time_s, time_s), max(before.at, at), spent)
-
-
-def _share(begin: float, end: float, of_begin: float, of_end: float) -> float:
-    return (end - begin) / (of_end - of_begin) if of_end > of_begin else 1.0
+def _spread(hours: dict[float, float], before: _Point, after: _Point) -> None:
+    """Add what was spent between two points to the hours in which that was."""
+    spent = after.spent - before.spent
+    if spent <= 0:
+        return
+    hour = before.at // _HOUR_S * _HOUR_S
+    passed_s = after.at - before.at
+    while True:
+        begin, end = max(hour, before.at), min(hour + _HOUR_S, after.at)
+        share = (end - begin) / passed_s if passed_s > 0 else 1.0
+        hours[hour] = hours.get(hour, 0.0) + share * spent
+        hour += _HOUR_S
+        if hour >= after.at:
+            return
