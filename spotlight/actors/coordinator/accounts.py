@@ -46,6 +46,8 @@ class _OpenBook:
     """None until something was written, and after an error."""
     told_at: float = 0.0
     """When anything was said of it last, in seconds since 1970."""
+    prices: Prices | None = None
+    """Those of the job, as they were last: what its nodes say after its end costs as much."""
 
     def save(self, ledger: Ledger, line: RollupLine) -> None:
         """Write a draft. Raises `RunFolderError`."""
@@ -139,11 +141,16 @@ class Accounts:
             for worker, states in times.workers.items()
             if worker.rpartition("/")[0] == said.node
         }
-        tenant = self._tenants.get(times.job_id)
-        prices = tenant.prices if tenant is not None else self._prices
+        prices = self._prices_of(times.job_id, opened)
         price = prices.of(said.node, said.pool, report.price, at)
         opened.book.add(said, WorkerTimes(times.number, times.job_id, own), price, at)
         opened.told_at = at
+
+    def _prices_of(self, job_id: str, opened: _OpenBook) -> Prices:
+        tenant = self._tenants.get(job_id)
+        if tenant is not None:
+            opened.prices = tenant.prices
+        return opened.prices or self._prices
 
     # --- what is written ---
 
@@ -186,7 +193,7 @@ class Accounts:
         before = book.written
         since_s = max(0.0, at - before.at) if before.number else 0.0
         time_s = tenant.run_time_s() if tenant is not None else before.time_s + since_s
-        ledger, line = book.draft(at, time_s, self._prices.currency)
+        ledger, line = book.draft(at, time_s, self._currency_of(job_id, opened))
         try:
             await asyncio.to_thread(opened.save, ledger, line)
         except RunFolderError as error:
@@ -196,6 +203,11 @@ class Accounts:
         book.keep(ledger, line)
         if tenant is not None:
             tenant.spent(sum(line.spent.values()) if line.spent else None, time_s)
+
+    def _currency_of(self, job_id: str, opened: _OpenBook) -> str:
+        if opened.prices is None and opened.book.written.number:
+            return opened.book.written.currency
+        return self._prices_of(job_id, opened).currency
 
     def _close_old(self) -> None:
         """The books of jobs that run no more, and of which nothing more is said."""

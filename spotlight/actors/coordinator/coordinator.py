@@ -87,6 +87,7 @@ from spotlight.policies.fleet.admission import Waiting, admit, why_waits
 from spotlight.policies.fleet.allocation import Borrower
 from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.policies.money.prices import Prices
+from spotlight.preflight.budget_checks import check_money
 from spotlight.report.rendering import write_report
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.queued_job import QueuedJob
@@ -318,6 +319,9 @@ class Coordinator(Actor):
         try:
             submission = await self._in_thread(
                 lambda: read_submission(message, self._runs, self._permissions)
+            )
+            check_money(
+                submission.job, self._prices, [node.price for node in self._fleet.present()]
             )
             return await self._take(message, submission, user)
         except UserError as error:
