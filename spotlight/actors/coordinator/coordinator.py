@@ -35,7 +35,7 @@ from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, REFUSALS_LOG_S, KeyRing
-from spotlight.actors.coordinator.node_statuses import node_statuses
+from spotlight.actors.coordinator.node_statuses import became_of, node_statuses
 from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.coordinator.session.session_runner import SessionRunner, SessionSetup
 from spotlight.actors.coordinator.submissions import (
@@ -209,7 +209,7 @@ class Coordinator(Actor):
         if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
             return needed
         if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
-            return self._node_unknown()
+            return self._node_unknown(message.node)
         return Acknowledged()
 
     @handles(DrainNode)
@@ -222,7 +222,7 @@ class Coordinator(Actor):
         table = self._fleet.table
         was_drained = message.cancel and message.node in table.drained
         if message.node not in table.nodes and not was_drained:
-            return self._node_unknown()
+            return self._node_unknown(message.node)
         try:
             self._queue.drain(message.node, cancel=message.cancel)
         except JournalError as error:
@@ -230,8 +230,9 @@ class Coordinator(Actor):
         self._fleet.drain(message.node, cancel=message.cancel)
         return Acknowledged()
 
-    def _node_unknown(self) -> NodeUnknown:
-        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
+    def _node_unknown(self, name: str) -> NodeUnknown:
+        gone = became_of(name, self._fleet.table, asyncio.get_running_loop().time())
+        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())), gone)
 
     def _consent_for(self, node: str) -> ConsentNeeded | None:
         job = self._fleet.table.cannot_train_without(node)
