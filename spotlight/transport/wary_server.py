@@ -52,6 +52,11 @@ class WaryServer(web.Server):
         """Connections that have proved nothing yet, in the order in which they came: what ends each
         in time, or now."""
 
+    @property
+    def held(self) -> int:
+        """How many are connected, strangers or not."""
+        return len(self._strangers.keys() | set(self.connections))
+
     def secured(
         self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext
     ) -> Callable[[], SecuredConnection]:
