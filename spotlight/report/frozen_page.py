@@ -21,6 +21,8 @@ import msgspec
 
 import spotlight
 from spotlight import __version__
+from spotlight.errors import UnreadableFile
+from spotlight.files import open_file
 from spotlight.report.formatting import duration
 from spotlight.report.run_view import PicturesPart, RunView, Shown
 from spotlight.report.view_words import main_figures
@@ -114,18 +116,14 @@ def _inlined(pictures: PicturesPart, folder: Path, room: int) -> PicturesPart:
     """Thumbnails as data, the most telling first, as far as there is room for them; the others, and
     all whole pictures, are links to what lies beside the page."""
     made: dict[Shown, Shown | None] = {}
-    room -= sum(len(msgspec.json.encode(_linked(one))) + 2 for one in _by_worth(pictures))
-    for shown in _by_worth(pictures):
-        if shown in made:
-            continue
-        data = _thumbnail(folder, shown)
-        if data is None:
-            made[shown] = None
-        elif len(data) <= room:
+    by_worth = list(dict.fromkeys(_by_worth(pictures)))
+    room -= sum(2 * len(msgspec.json.encode(_linked(one))) for one in by_worth)  # with escapes
+    for shown in by_worth:
+        data = _picture(folder, shown.thumb)
+        made[shown] = None if data is None else _linked(shown)
+        if data and len(data) <= room:
             room -= len(data)
             made[shown] = msgspec.structs.replace(_linked(shown), thumb=data)
-        else:
-            made[shown] = _linked(shown)
 
     def kept(row: tuple[Shown, ...]) -> tuple[Shown, ...]:
         return tuple(found for one in row if (found := made[one]) is not None)
@@ -143,17 +141,20 @@ def _by_worth(pictures: PicturesPart) -> Iterator[Shown]:
     yield from sorted(others, key=lambda shown: -shown.weights_version)
 
 
-def _thumbnail(folder: Path, shown: Shown) -> str | None:
-    """None of what is not there or no picture."""
+def _picture(folder: Path, name: str) -> str | None:
+    """As data, empty if it is too large for that; None of what is not there or no picture."""
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        return None
     try:
-        with (folder / shown.thumb).open("rb") as file:
+        with open_file(path) as file:
             data = file.read(_LARGEST_THUMB + 1)
-    except OSError:
+    except (UnreadableFile, OSError):
         return None
     media_type = next((kind for head, kind in _BEGINNINGS.items() if data.startswith(head)), None)
-    if media_type is None or len(data) > _LARGEST_THUMB:
+    if media_type is None:
         return None
-    return _data_url(media_type, data)
+    return _data_url(media_type, data) if len(data) <= _LARGEST_THUMB else ""
 
 
 def _linked(shown: Shown) -> Shown:

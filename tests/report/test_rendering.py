@@ -112,6 +112,58 @@ def test_the_main_figures_can_be_read_without_a_script(report: str) -> None:
         assert words in text, words
 
 
+def _thumbnails(page: str) -> list[str]:
+    wall = _Page(page).view["pictures"]["wall"]
+    return [shown["thumb"] for row in wall for shown in row]
+
+
+def test_thumbnails_are_in_the_page_and_whole_pictures_beside_it(report: str) -> None:
+    (first, *_) = _Page(report).view["pictures"]["wall"]
+    assert [shown["full"] for shown in first] == [
+        "validation/v000000/p000.png",
+        "validation/v000012/p000.png",
+    ]
+    thumbs = _thumbnails(report)
+    assert len(thumbs) == 16 and all(one.startswith("data:image/png;base64,") for one in thumbs)
+
+
+@pytest.mark.parametrize("data", [b"", b"<svg onload=alert(1)>"], ids=["empty", "no picture"])
+def test_a_picture_that_is_broken_is_left_out(tmp_path: Path, data: bytes) -> None:
+    folder = write_sample_run(tmp_path / "run", iterations=1, loses_spot=False)
+    first, second, *_ = sorted((folder / "validation").glob("*/p*.png"))
+    first.write_bytes(data)
+    second.unlink()
+    page = _rendered(folder)
+    assert len(_thumbnails(page)) == 14 and "onload" not in page
+
+
+def test_what_lies_outside_of_the_run_folder_is_in_no_page(tmp_path: Path) -> None:
+    folder = write_sample_run(tmp_path / "run", iterations=1, loses_spot=False)
+    (tmp_path / "other.png").write_bytes(b"\x89PNG\r\n\x1a\nsecret")
+    first = min((folder / "validation").glob("*/p*.png"))
+    first.unlink()
+    first.symlink_to(tmp_path / "other.png")
+    assert len(_thumbnails(_rendered(folder))) == 15
+
+
+def test_the_page_stays_small_however_large_the_pictures_are(tmp_path: Path) -> None:
+    folder = write_sample_run(tmp_path / "run", iterations=1, loses_spot=False)
+    for version in range(30):
+        shown = folder / f"thumbnails/v{version:06d}"
+        shown.mkdir(parents=True)
+        lines = [{"prompt": f"p{one}", "reward": 0.5, "file": f"{one}.webp"} for one in range(24)]
+        (shown / "prompts.json").write_text(json.dumps(lines))
+        for line in lines:
+            (shown / str(line["file"])).write_bytes(b"RIFF" + bytes(60_000))
+    page = _rendered(folder)
+    thumbs = _thumbnails(page)
+    assert 0.8 * LARGEST < len(page.encode()) <= LARGEST
+    assert len(thumbs) == 24 * 12
+    assert sum(one.startswith("thumbnails/v") for one in thumbs) > 100  # links to what is beside
+    wall = _Page(page).view["pictures"]["wall"]
+    assert all(row[0]["thumb"].startswith("data:") for row in wall)
+
+
 def test_text_of_the_run_is_escaped(tmp_path: Path) -> None:
     bad = "</script><script>alert(1)</script>"
     run = RunWriter(tmp_path / "run")
