@@ -17,6 +17,7 @@ from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import garbage
 from spotlight.actors.runtime.fork_launcher import ForkLauncher
 from spotlight.actors.runtime.loop import ending_signals, until_told
+from spotlight.cli import machine_age
 from spotlight.cli.node_identity import NodeIdentity
 from spotlight.cli.serving import actor_system, bind, control_transport, open_port
 from spotlight.cloud.detect import detect, metadata_urls
@@ -132,6 +133,8 @@ class NodeDaemon:
             os.getpid(),
             self.place.advertised_host,
             self.permissions,
+            machine_s=machine_age.machine_s() if self.watched else 0.0,
+            process_s=machine_age.process_s(),
         )
 
     def _left(self, error: UserError | None) -> None:

@@ -9,6 +9,8 @@ from spotlight.types import Pool
 class Prices:
     """Prices by node, pool and time."""
 
+    currency: str = "USD"
+
     def of(self, node: str, pool: Pool, said: Price | None, at: float) -> Price | None:
         """The price of a GPU of a node; None if it is not known.
 

@@ -278,6 +278,10 @@ class JobRunner(Tenant):
         """Ranks on it are out of reach."""
         self.team.out_of_reach(name, reason, announced=announced)
 
+    def run_time_s(self) -> float:
+        """Run time now."""
+        return self.record.run.time_s()
+
     @property
     def trainers(self) -> frozenset[str]:
         """The workers that train, by name."""
