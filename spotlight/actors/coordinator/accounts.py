@@ -33,7 +33,7 @@ from spotlight.timings import CoordinatorTimings
 
 log = structlog.get_logger(__name__)
 
-_OF_SESSIONS = ".ledgers"
+OF_SESSIONS = ".ledgers"
 _BOOT = -1
 """The number under which the time counts in which the machine of a node started."""
 
@@ -228,7 +228,7 @@ class Accounts:
             return None
         if job.kind == "job":
             return Path(job.run_folder)
-        folder = self._runs / _OF_SESSIONS / job_id
+        folder = self._runs / OF_SESSIONS / job_id
         with suppress(OSError):  # whoever writes there says so
             folder.mkdir(parents=True, exist_ok=True)
         return folder
