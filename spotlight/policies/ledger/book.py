@@ -60,6 +60,10 @@ class Book:
         """By how much the workers' time has grown since it was written."""
         self._has_lost = False
         """Whether a process has gone since then."""
+        self._there: set[str] = set()
+        """Processes that are there, as far as was heard."""
+        self._silent_since: dict[str, float] = {}
+        """Since when the others are not, as far as it was seen."""
 
     @property
     def has_news(self) -> bool:
@@ -87,6 +91,8 @@ class Book:
             price: what it costs from now on.
             at: now, in seconds since 1970.
         """
+        self._there.add(said.process)
+        self._silent_since.pop(said.process, None)
         bills = self._stretches.get((said.process, times.number), [])
         growth = {
             worker: more
@@ -109,7 +115,9 @@ class Book:
         )
 
     def gone(self, process: str) -> None:
-        """A node's process is gone, as far as is known."""
+        """A node's process is gone, as far as is known; it may come back, and say again what it
+        did before."""
+        self._there.discard(process)
         for (its, _), bills in self._stretches.items():
             if its == process and bills[-1].is_there:
                 bills[:] = [msgspec.structs.replace(bill, is_there=False) for bill in bills]
@@ -162,8 +170,7 @@ class Book:
         for stretch, bills in list(self._stretches.items()):
             process, number = stretch
             is_told = number > newest[process] - MOST_STRETCHES
-            is_recent = any(bill.to_at >= at - SETTLED_AFTER_S for bill in bills)
-            if is_told and (is_recent or bills[-1].is_there):
+            if is_told and self._may_speak(process, at):
                 continue
             for bill in bills:
                 its = bill.node, bill.job, bill.price
@@ -171,6 +178,11 @@ class Book:
                 self._settled = [one for one in self._settled if one not in same]
                 self._settled.append(_merged([*same, bill]))
             del self._stretches[stretch]
+
+    def _may_speak(self, process: str, at: float) -> bool:
+        """Whether something may still be said of a process."""
+        is_there = process in self._there
+        return is_there or at - self._silent_since.setdefault(process, at) <= SETTLED_AFTER_S
 
 
 def _new_bill(
