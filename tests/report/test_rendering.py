@@ -13,6 +13,7 @@ import pytest
 from sample_run import RESERVED, RunWriter, sample_job, write_sample_run
 
 from spotlight.errors import RunFolderError
+from spotlight.report.frozen_page import LARGEST
 from spotlight.report.metrics import summarise
 from spotlight.report.rendering import write_report
 from spotlight.report.run_reading import read_run
