@@ -769,12 +769,11 @@ class Coordinator(Actor):
         event = "job_goes_on" if came_back else "job_began"
         _log_of(queued).info(event, run_folder=queued.run_folder)
         job, files, hub_files = submission.job, submission.files, submission.hub_files
-        setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
+        mirror, clock = self._mirror, self._keys.now
+        setup = JobSetup(job, identity, folder, files, came_back, mirror, clock, hub_files)
 
         def make(around: Surroundings) -> JobRunner:
-            begin_segment(
-                folder, job.iterations
-            )  # the queue has the job: it goes on, come what may
+            begin_segment(folder, job.iterations)  # the queue has the job: it goes on
             return JobRunner(setup, around)
 
         await self._install(queued, folder, f"job-{identity.job_id}", identity.token, make)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -84,6 +84,8 @@ class JobSetup:
     trainers were lost, and its nodes may be there."""
     mirror: MirrorPlace | None
     """The run is copied to there."""
+    clock: Callable[[], float]
+    """The wall clock, seconds since 1970."""
     hub_files: tuple[HubFile, ...] = ()
     """The checkpoint has these files, if it is one of the hub."""
 
@@ -118,7 +120,8 @@ class JobRunner(Tenant):
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
         self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
-        run, service = RunRecord(folder, self.callbacks), setup.service()
+        run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
+        service = setup.service()
         log = service.log()
         self.phase = JobPhase(run)
         self.record = JobRecord(run, log, self)
