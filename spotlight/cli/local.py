@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +15,7 @@ from spotlight.actors.protocol.users import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
 from spotlight.cli.job_files import operator_prices, read_job
 from spotlight.cli.live import mirror_trouble, summary_table
+from spotlight.cli.live_page import page_of_run
 from spotlight.cli.plan import plan_lines
 from spotlight.cli.terminal_view import TerminalView
 from spotlight.errors import RunFolderError, UserError
@@ -37,6 +39,9 @@ from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
 from spotlight.store.run_folder import next_run_folder, read_continued
 
+if TYPE_CHECKING:
+    from spotlight.web.opening import PagePlace
+
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
 
@@ -46,8 +51,10 @@ def run_locally(
     run_folder: Path | None,
     changes: Sequence[str],
     places: LocalPlaces,
+    page: PagePlace | None = None,
 ) -> int:
-    """Run or resume a job here; returns the exit code."""
+    """Run or resume a job here, with its live page if that is to be somewhere; returns the exit
+    code."""
     console = Console()
     if resume is not None:
         folder = resume.resolve()
@@ -67,7 +74,9 @@ def run_locally(
     plan = plan_lines(job, files, folder, prices)
     make_log_folder(folder / "logs")
     console.print(plan)
-    return run(_run(job, folder, places, None if resume is None else changes, console))
+    alone = run_folder is not None  # what lies beside it is nobody's business
+    with page_of_run(page, folder, alone=alone, say=console.print):
+        return run(_run(job, folder, places, None if resume is None else changes, console))
 
 
 def local_places(

@@ -8,12 +8,17 @@ from typing import Annotated
 
 import typer
 
+from spotlight.cli.live_page import wanted_page
 from spotlight.cli.options import (
     MirrorOption,
     PricesOption,
     RewardSecretOption,
     SetOption,
     StoreOption,
+    WebCertificateOption,
+    WebKeyOption,
+    WebOption,
+    WebPlainOption,
 )
 from spotlight.errors import UserError
 from spotlight.files import path_problem
@@ -102,13 +107,18 @@ def run(
             help="Write a join token here by which other commands reach this run while it lasts."
         ),
     ] = None,
+    web: WebOption = "",
+    web_certificate: WebCertificateOption = None,
+    web_key: WebKeyOption = None,
+    web_plain: WebPlainOption = False,
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
     from spotlight.cli.local import local_places, run_locally
 
     _check_choice(job, resume, run_folder)
     places = local_places(store, mirror, reward_secret or (), operator_token, prices)
-    raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
+    page = wanted_page(web, web_certificate, web_key, plain=web_plain)
+    raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places, page))
 
 
 def restore(

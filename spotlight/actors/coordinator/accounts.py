@@ -1,11 +1,11 @@
 """What every second of every worker went to: takes what nodes say of it, and writes it down for
 each job, and for the time without one.
 
-The ledger of a job is in its run folder, with the roll-ups; that of a session, whose folder is gone
-after it, is in `.ledgers` in the folder of all runs, where that of the time without a job lies,
-too. They are written every few seconds. What is not written is said again by the nodes, whichever
-coordinator is there then: a kill loses nothing, and nothing counts twice. A ledger that cannot be
-written costs its job nothing, and is written as soon as it can be.
+The ledger of a job is in its run folder, with the roll-ups. What sessions had, whose folders are
+gone after them, is with the time that nobody had in the folder of all runs. They are written every
+few seconds. What is not written is said again by the nodes, whichever coordinator is there then: a
+kill loses nothing, and nothing counts twice. A ledger that cannot be written costs its job nothing,
+and is written as soon as it can be.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from spotlight.policies.money.prices import Prices
 from spotlight.record.ledger import Ledger, Milliseconds, RollupLine, WorkerTimes
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.ledger_file import read_ledger, set_ledger_aside, write_ledger
-from spotlight.store.rollups import Rollups
+from spotlight.store.rollups import FOLDER, Rollups
 from spotlight.timings import CoordinatorTimings
 
 log = structlog.get_logger(__name__)
 
-_OF_SESSIONS = ".ledgers"
 _BOOT = -1
 """The number under which the time counts in which the machine of a node started."""
 
@@ -55,7 +54,7 @@ class _OpenBook:
         try:
             if self.has_rollups:
                 if self.rollups is None:
-                    self.rollups = Rollups(self.folder)
+                    self.rollups = Rollups(self.folder / FOLDER)
                     self.rollups.drop_after(ledger.number - 1)
                 self.rollups.append(line)
             write_ledger(self.folder, ledger)
@@ -221,7 +220,7 @@ class Accounts:
     # --- where it is written ---
 
     def _open(self, job_id: str) -> _OpenBook:
-        """The book of a job; that of the time without one, if nobody knows of it."""
+        """The book of a job; else that of the folder of all runs."""
         opened = self._books.get(job_id)
         if opened is None:
             folder = self._folder_of(job_id)
@@ -238,12 +237,7 @@ class Accounts:
             job = self._queue.find(job_id)
         except UnknownJob:
             return None
-        if job.kind == "job":
-            return Path(job.run_folder)
-        folder = self._runs / _OF_SESSIONS / job_id
-        with suppress(OSError):  # whoever writes there says so
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return Path(job.run_folder) if job.kind == "job" else None
 
     def _read(self, folder: Path) -> Ledger:
         """A ledger that cannot be read is set aside, so that what comes now is written."""

@@ -5,6 +5,7 @@ Whoever submits a job is answered with the reason, so no error holds what stands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,11 +83,14 @@ def read_submission(message: SubmitJob, runs: RunsFolder, permissions: Permissio
     return Submission(path, job, files, files_on_hub(job.model.checkpoint))
 
 
-def read_interrupted(path: Path, permissions: Permissions) -> Submission:
-    """What a run goes on with whose coordinator was killed. It was checked when it began, but this
-    coordinator may be allowed less; raises `UserError`.
+def read_interrupted(
+    path: Path, permissions: Permissions, changes: Sequence[str] = ()
+) -> Submission:
+    """What a run goes on with that waited, or whose coordinator was killed, with the changes with
+    which it came into the queue. It was checked then, but this coordinator may be allowed less;
+    raises `UserError`.
     """
-    job = read_config(path)
+    job = job_with(read_config(path), changes)
     permissions.require(job)
     return Submission(path, job, read_job_files(job), files_on_hub(job.model.checkpoint))
 

@@ -289,9 +289,14 @@ class ConsentNeeded(Message, frozen=True):
 
 
 class NodeUnknown(Message, frozen=True):
-    """No node of that name is there; `nodes` are."""
+    """No node of that name is there to be told anything; `nodes` are."""
 
     nodes: tuple[str, ...]
+    gone: str = ""
+    """What became of the one that was there; empty if none of that name is remembered."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "gone", most=LONGEST_ERROR)
 
 
 class Acknowledged(Message, frozen=True):

@@ -1,5 +1,5 @@
-"""The account of one job, or of the time without a job: adds up what nodes say that their workers
-did. Pure: times are handed in.
+"""The account of a job, or of the time without one: adds up what nodes say that their workers did.
+ Pure: times are handed in.
 
 Nodes say how much time it was in all, so what they say may come twice, late or out of order, or
 never, as long as a later word comes: what counts is by how much more it is than what the bills hold
@@ -60,6 +60,10 @@ class Book:
         """By how much the workers' time has grown since it was written."""
         self._has_lost = False
         """Whether a process has gone since then."""
+        self._there: set[str] = set()
+        """Processes that are there, as far as was heard."""
+        self._silent_since: dict[str, float] = {}
+        """Since when the others are not, as far as it was seen."""
 
     @property
     def has_news(self) -> bool:
@@ -87,6 +91,8 @@ class Book:
             price: what it costs from now on.
             at: now, in seconds since 1970.
         """
+        self._there.add(said.process)
+        self._silent_since.pop(said.process, None)
         bills = self._stretches.get((said.process, times.number), [])
         growth = {
             worker: more
@@ -98,7 +104,7 @@ class Book:
         _add(self._grown, growth)
         bills = self._stretches[said.process, times.number]
         if not bills or bills[-1].price != price:
-            bills.append(_new_bill(said, times.number, price, growth, at))
+            bills.append(_new_bill(said, times, price, growth, at))
         bill = bills[-1]
         bills[-1] = msgspec.structs.replace(
             bill,
@@ -109,7 +115,9 @@ class Book:
         )
 
     def gone(self, process: str) -> None:
-        """A node's process is gone, as far as is known."""
+        """A node's process is gone, as far as is known; it may come back, and say again what it
+        did before."""
+        self._there.discard(process)
         for (its, _), bills in self._stretches.items():
             if its == process and bills[-1].is_there:
                 bills[:] = [msgspec.structs.replace(bill, is_there=False) for bill in bills]
@@ -157,32 +165,40 @@ class Book:
         }
 
     def _settle(self, at: float) -> None:
-        """One bill for all that nothing new can be said of, of a node at one price."""
+        """One bill for all that nothing new can be said of, of a node and job at one price."""
         newest = {process: number for process, number in sorted(self._stretches)}
         for stretch, bills in list(self._stretches.items()):
             process, number = stretch
             is_told = number > newest[process] - MOST_STRETCHES
-            is_recent = any(bill.to_at >= at - SETTLED_AFTER_S for bill in bills)
-            if is_told and (is_recent or bills[-1].is_there):
+            if is_told and self._may_speak(process, at):
                 continue
             for bill in bills:
-                same = [
-                    it for it in self._settled if (it.node, it.price) == (bill.node, bill.price)
-                ]
-                self._settled = [it for it in self._settled if it not in same]
+                its = bill.node, bill.job, bill.price
+                same = [one for one in self._settled if (one.node, one.job, one.price) == its]
+                self._settled = [one for one in self._settled if one not in same]
                 self._settled.append(_merged([*same, bill]))
             del self._stretches[stretch]
 
+    def _may_speak(self, process: str, at: float) -> bool:
+        """Whether something may still be said of a process."""
+        is_there = process in self._there
+        return is_there or at - self._silent_since.setdefault(process, at) <= SETTLED_AFTER_S
+
 
 def _new_bill(
-    said: Said, number: int, price: Price | None, growth: Mapping[str, Milliseconds], at: float
+    said: Said,
+    times: WorkerTimes,
+    price: Price | None,
+    growth: Mapping[str, Milliseconds],
+    at: float,
 ) -> NodeBill:
     longest_ms = max(sum(states.values()) for states in growth.values())
     return NodeBill(
         node=said.node,
         pool=said.pool,
+        job=times.job_id,
         process=said.process,
-        number=number,
+        number=times.number,
         workers=said.workers,
         from_at=at - longest_ms / 1000,
         to_at=at,
@@ -191,7 +207,7 @@ def _new_bill(
 
 
 def _merged(bills: Sequence[NodeBill]) -> NodeBill:
-    """Of one node, at one price."""
+    """Of one node and job, at one price."""
     times: dict[str, Milliseconds] = {}
     for bill in bills:
         times = _sum(times, bill.times)

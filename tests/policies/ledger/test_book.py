@@ -122,9 +122,25 @@ def test_bills_of_processes_that_are_long_gone_are_one_bill() -> None:
         its = NODE._replace(process=f"p{number}")
         book.add(its, stretch(rollout=1000), SPOT, at=100.0 + number)
         book.gone(its.process)
-    ledger = written(book, at=200.0 + SETTLED_AFTER_S)
+    written(book, at=200.0)
+    ledger = written(book, at=201.0 + SETTLED_AFTER_S)
     assert [(bill.process, bill.to_at) for bill in ledger.bills] == [("", 149.0)]
     assert seconds(ledger) == {"rollout": 50_000}
+
+
+@pytest.mark.parametrize("is_known_to_be_gone", [True, False])
+def test_what_a_process_did_days_ago_counts_once_when_it_comes_back_from_a_short_absence(
+    is_known_to_be_gone: bool,
+) -> None:
+    book = Book(Ledger())
+    book.add(NODE, stretch(rollout=1000), SPOT, at=100.0)
+    written(book, at=101.0)
+    now = 100.0 + 3 * SETTLED_AFTER_S
+    if is_known_to_be_gone:
+        book.gone(NODE.process)
+    written(book, at=now)
+    book.add(NODE, stretch(rollout=1000), SPOT, at=now + 60.0)
+    assert seconds(written(book, at=now + 61.0)) == {"rollout": 1000}
 
 
 def test_stretches_that_a_node_tells_no_more_are_one_bill() -> None:

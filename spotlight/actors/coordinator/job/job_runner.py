@@ -186,10 +186,13 @@ class JobRunner(Tenant):
         await super().started()
 
     async def stopping(self, reason: str) -> None:
-        """Leave the run folder resumable and the nodes warm."""
+        """Leave the run folder resumable and the nodes warm. The end of the coordinator is none of
+        the job: the next one goes on with it."""
         try:
-            outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
-            self.end(outcome, f"the job runner {reason}")
+            if reason == "crashed":
+                self.fail("the job runner crashed; see the coordinator's log")
+            elif not self.phase.over:
+                self.log.lines.info("job_left_to_the_next_coordinator")
             if self.phase.outcome == "finished":
                 for leftovers in ("samples", "commits", "state", "export"):
                     self.store.delete(leftovers)
