@@ -12,7 +12,7 @@ from spotlight.record.ledger import Price
 
 
 def test_a_gpu_costs_its_share_of_the_machine() -> None:
-    assert node_price(16.0, 32.0, 8) == Price(2.0, 4.0, "the node")
+    assert node_price(16.0, 32.0, 8) == Price(2.0, 4.0, "node")
 
 
 def test_a_machine_whose_price_is_not_said_has_none() -> None:
@@ -21,9 +21,9 @@ def test_a_machine_whose_price_is_not_said_has_none() -> None:
 
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, 1e9])
 def test_a_price_that_cannot_be_is_refused_by_its_option(value: float) -> None:
-    with pytest.raises(UserError, match="--usd-per-hour .*: must be a number from 0"):
+    with pytest.raises(UserError, match=r"--usd-per-hour .*: must be a number from 0"):
         node_price(value, None, 1)
-    with pytest.raises(UserError, match="--on-demand-usd-per-hour .*: must be a number from 0"):
+    with pytest.raises(UserError, match=r"--on-demand-usd-per-hour .*: must be a number from 0"):
         node_price(1.0, value, 1)
 
 

@@ -51,5 +51,5 @@ def test_a_file_that_is_wrong_is_refused_with_its_field(
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(JobError, match="--prices .*nothing"):
+    with pytest.raises(JobError, match=r"--prices .*nothing"):
         read_prices("--prices", tmp_path / "nothing")

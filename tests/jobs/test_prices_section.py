@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -75,7 +75,7 @@ def test_a_job_has_no_prices_unless_it_says_them() -> None:
 
 
 def test_rows_are_of_times_and_nodes() -> None:
-    since = datetime(2026, 11, 26, 12, tzinfo=timezone.utc)
+    since = datetime(2026, 11, 26, 12, tzinfo=UTC)
     job = priced(spot=1.0, rows=[{"since": since, "spot": 2.0}, {"node": "spot-9", "spot": 3.0}])
     assert spot_price(job, at=since.timestamp() - 1) == 1.0
     assert spot_price(job, at=since.timestamp()) == 2.0

@@ -25,7 +25,8 @@ from spotlight.types import Pool
 Figure = Literal["reserved", "spot", "on_demand"]
 SAID_IN = "USD"
 """The currency in which nodes say what they cost."""
-_SAID_BY_NODE = "the node"
+_SAID_BY_NODE = "node"
+"""The source of what it says, whose own words are not repeated."""
 
 
 @dataclass(frozen=True)

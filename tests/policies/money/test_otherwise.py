@@ -23,9 +23,7 @@ SPOT = bill(
 )  # fmt: skip
 
 
-def costs(
-    bills: Sequence[NodeBill] = (RESERVED, SPOT), work: Work = WORK
-) -> dict[str, Otherwise]:
+def costs(bills: Sequence[NodeBill] = (RESERVED, SPOT), work: Work = WORK) -> dict[str, Otherwise]:
     return {each.name: each for each in otherwise(bills, work, 3600.0)}
 
 
