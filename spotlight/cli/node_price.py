@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from spotlight.errors import UserError
-from spotlight.jobs.prices import HIGHEST_PRICE
+from spotlight.policies.money.prices import HIGHEST_PRICE
 from spotlight.record.ledger import Price
 
 

@@ -12,11 +12,9 @@ import msgspec
 from spotlight.errors import JobError
 from spotlight.jobs.fields import Section, require
 from spotlight.jobs.price_snapshots import CURRENCY, Offer, find_offer
-from spotlight.policies.money.prices import PriceList, PriceRow, Prices
+from spotlight.policies.money.prices import HIGHEST_PRICE, PriceList, PriceRow, Prices
 from spotlight.types import NAME_OF_NODE
 
-HIGHEST_PRICE = 1e6
-"""Of a GPU for an hour, in any currency: what is more is a slip."""
 MOST_ROWS = 10_000
 
 GpuHour = Annotated[float, msgspec.Meta(ge=0, le=HIGHEST_PRICE)]
@@ -26,8 +24,8 @@ class PriceRowSpec(Section, frozen=True, kw_only=True):
     """Prices that differ from those above: from a time on, or of one node."""
 
     since: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """From then on, with its zone, such as `2026-11-26T12:00:00Z`; always when absent. Of rows that
-    fit, the one that began last counts."""
+    """The row counts from this time on, with its zone, such as `2026-11-26T12:00:00Z`; always when
+    absent. If several fit, the one that began last counts."""
     node: str = ""
     """The name of the node that it is of; all when empty. Rows with a name come first. It is for
     nodes that cost otherwise than their pool."""

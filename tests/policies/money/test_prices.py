@@ -89,6 +89,13 @@ def test_what_a_node_says_in_dollars_does_not_count_in_another_currency() -> Non
     assert not Prices().refuses(SAID)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, 1e30])
+def test_what_a_node_says_that_can_be_no_price_does_not_count(value: float) -> None:
+    assert Prices().of("spot-1", "spot", Price(value), 0.0) is None
+    assert Prices().of("spot-1", "spot", Price(1.0, value), 0.0) == Price(1.0, None, "node")
+    assert not Prices().can_price([Price(value)])
+
+
 def test_a_price_above_on_demand_or_of_zero_is_taken_and_said() -> None:
     prices = Prices(job=PriceList((PriceRow(reserved=9.0, spot=0.0, on_demand=7.0),)))
     assert prices.of("reserved-0", "reserved", None, 0.0) == Price(9.0, 7.0)
