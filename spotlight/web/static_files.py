@@ -1,5 +1,6 @@
-"""The files of the page, as they ship with the package: read once, and sent as they are or packed."""
-
+"""The files of the page, as they ship with the package: read once, and sent packed to who can unpack
+them.
+"""
 from __future__ import annotations
 
 import gzip
