@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from spotlight.web.opening import PagePlace
+    from spotlight.web.opening import OpenedPage, PagePlace
 
 WEB = "--web"
 ANYWHERE = "127.0.0.1:0"

@@ -1,6 +1,5 @@
-"""The files of the page, as they ship with the package: read once, and sent packed to who can unpack
-them.
-"""
+"""The files of the page, as they ship with the package: read once, and kept packed as well."""
+
 from __future__ import annotations
 
 import gzip
