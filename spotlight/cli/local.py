@@ -13,7 +13,7 @@ from rich.live import Live
 
 from spotlight.actors.protocol.users import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
-from spotlight.cli.job_files import read_job
+from spotlight.cli.job_files import operator_prices, read_job
 from spotlight.cli.live import mirror_trouble, summary_table
 from spotlight.cli.live_page import page_of_run
 from spotlight.cli.plan import plan_lines
@@ -22,6 +22,7 @@ from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
+from spotlight.preflight.budget_checks import check_budget_left, check_money
 from spotlight.preflight.checks import check, check_store
 from spotlight.preflight.starts import find_start
 from spotlight.process_start import NOTICE_SIGNALS
@@ -67,7 +68,10 @@ def run_locally(
             find_start(job.model)
     files = check(job, run_folder=folder, permissions=places.permissions)
     check_store(job, files, places.store)
-    plan = plan_lines(job, files, folder)
+    prices = check_money(job, operator_prices(places.prices))
+    if resume is not None:
+        check_budget_left(job, folder)
+    plan = plan_lines(job, files, folder, prices)
     make_log_folder(folder / "logs")
     console.print(plan)
     alone = run_folder is not None  # what lies beside it is nobody's business
@@ -76,15 +80,22 @@ def run_locally(
 
 
 def local_places(
-    store: Path | None, mirror: str, secrets: Sequence[str], operator_token: Path | None = None
+    store: Path | None,
+    mirror: str,
+    secrets: Sequence[str],
+    operator_token: Path | None = None,
+    prices: Path | None = None,
 ) -> LocalPlaces:
-    """What `--store`, `--mirror`, `--reward-secret` and `--operator-token` say; raises `UserError`
-    that names the option."""
+    """What `--store`, `--mirror`, `--reward-secret`, `--operator-token` and `--prices` say; raises
+    `UserError` that names the option."""
     if mirror:
         open_store("--mirror", mirror)
     permissions = Permissions.parse((), secrets)
     base = usable_base("--store", store)
-    return LocalPlaces(base, mirror, permissions=permissions, operator_token=operator_token)
+    prices = None if prices is None else prices.absolute()
+    return LocalPlaces(
+        base, mirror, permissions=permissions, operator_token=operator_token, prices=prices
+    )
 
 
 def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:

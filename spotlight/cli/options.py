@@ -126,6 +126,15 @@ MirrorOption = Annotated[
         " file://, s3:// or gs://.",
     ),
 ]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        metavar="FILE",
+        help="What GPUs cost: a file (YAML or JSON) with the fields of a job's section `prices`."
+        " It comes before what jobs say.",
+    ),
+]
 
 
 WebOption = Annotated[

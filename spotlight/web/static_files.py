@@ -1,4 +1,4 @@
-"""The files of the page, as they ship with the package: read once, and kept packed as well."""
+"""The files of the page, as they ship with the package: read once, sent as they are or packed."""
 
 from __future__ import annotations
 
