@@ -7,6 +7,7 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from PIL import Image, ImageDraw
 
@@ -40,6 +41,7 @@ PROMPTS = (
     "the number 9399, hand painted on a wooden door",
     '<img src="x" onerror="alert(1)"> <b>a prompt with HTML in it</b>',
 )
+_LEVELS: dict[str, Literal["info", "warning", "error"]] = {"lost": "error", "notice": "warning"}
 _SHARES: dict[str, dict[TimeState, float]] = {
     "reserved": {
         "train": 0.58,
@@ -148,15 +150,10 @@ def made_up_view(kind: Kind) -> RunView:
         lanes=_lanes(kind, chance),
         pictures=_pictures(kind, chance),
         nodes=_nodes(kind),
-        happened=tuple(
-            Happened(
-                mark.time_s,
-                "error" if mark.kind == "lost" else "warning",
-                f"{mark.text} ({mark.kind})",
-            )
-            for mark in marks
-        )
-        + (Happened(kind.time_s, "info", "validation 0.754 is the best but one"),),
+        happened=(
+            *(Happened(mark.time_s, _LEVELS.get(mark.kind, "info"), mark.text) for mark in marks),
+            Happened(kind.time_s, "info", "validation 0.754 is the best but one"),
+        ),
         alerts=("tracker wandb failed: no answer from api.wandb.ai; the run goes on without it",),
     )
 

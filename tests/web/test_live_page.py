@@ -8,29 +8,25 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
-import pytest_asyncio
 
 from benchmarks.dashboard_browser import Looked, browser, what_is_missing
 from benchmarks.dashboard_site import POLICY, STATIC, Site
 from benchmarks.dashboard_views import LARGE, PROMPTS, Kind, made_up_view
+from spotlight.report.frozen_page import frozen_page
 
-pytestmark = [
-    pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing()),
-    pytest.mark.asyncio(loop_scope="module"),
-]
+pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
 KIND = Kind(done=60, iterations=80, versions=4)
 OTHER = Kind(name="ocr-other", done=40, seed=2, outcome="finished", versions=3)
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
+@pytest.fixture
 async def chromium() -> AsyncIterator[Any]:
     async with browser() as started:
         yield started
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def site() -> AsyncIterator[Site]:
     runs = {"ocr-001": made_up_view(KIND), "ocr-002": made_up_view(OTHER)}
     site = Site(runs)
@@ -38,7 +34,7 @@ async def site() -> AsyncIterator[Site]:
         yield site
 
 
-@pytest_asyncio.fixture(loop_scope="module")
+@pytest.fixture
 async def looked(chromium: Any, site: Site) -> AsyncIterator[Looked]:
     """A page, on which nothing may go wrong; it is closed before the site is."""
     context = await chromium.new_context(viewport={"width": 1280, "height": 900})
@@ -219,26 +215,16 @@ async def test_a_phone_scrolls_down_only(chromium: Any, site: Site, scheme: str)
     assert looked.problems == []
 
 
-async def test_a_frozen_page_asks_nobody(looked: Looked, tmp_path: Path) -> None:
-    view = msgspec.json.encode(made_up_view(LARGE)).decode().replace("<", "\\u003c")
-    scripts = "".join(
-        f"<script>{(STATIC / name).read_text()}</script>"
-        for name in ("uplot.js", "words.js", "curves.js", "pools.js", "pictures.js", "parts.js")
-    )
-    page = (STATIC / "index.html").read_text()
-    body = page[page.index("<body>") :].replace(
-        "</body>",
-        f'<script type="application/json" id="view">{view}</script>{scripts}'
-        f"<script>{(STATIC / 'app.js').read_text()}</script></body>",
-    )
+async def test_a_report_is_the_page_and_asks_nobody(looked: Looked, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    file.write_text(f'<!doctype html><html><head><meta charset="utf-8"></head>{body}</html>')
+    file.write_text(frozen_page(made_up_view(LARGE), tmp_path))
     asked: list[str] = []
     looked.page.on("request", lambda request: asked.append(request.url))
     await looked.open(file.as_uri())
+    await seen(looked.page, "#pools")
     assert "as of" in await looked.page.locator(".connection").inner_text()
+    assert await looked.page.locator("#curves .plot").count() == 7
     assert [url for url in asked if url.startswith("http")] == []
-    looked.problems.clear()  # its pictures are not there
 
 
 async def test_nothing_on_the_page_breaks_a_strict_policy(looked: Looked, site: Site) -> None:

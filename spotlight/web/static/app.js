@@ -162,8 +162,9 @@
   /** Where a picture of the run folder is; never a way out of it. */
   function address(path) {
     if (path.startsWith("data:image/")) return path;
-    const safe = path.split("/").filter((name) => name && name !== "..").map(encodeURIComponent);
-    return (isFrozen ? [] : ["files", encodeURIComponent(run)]).concat(safe).join("/");
+    const steps = path.split("/").filter((name) => name && name !== "..");
+    if (isFrozen) return steps.join("/"); // a link to what lies beside the page, encoded already
+    return ["files", run, ...steps].map(encodeURIComponent).join("/");
   }
 
   // ----- following
@@ -199,6 +200,11 @@
       counts.changes += 1;
       heard();
       apply(JSON.parse(event.data));
+    });
+    stream.addEventListener("end", (event) => { // the server says why it tells no more
+      const { error, status } = JSON.parse(event.data);
+      if (status === 401) location.reload(); // it asks for a token again
+      else if (ours === stream) lost(error);
     });
     stream.onerror = () => { if (ours === stream) lost(); };
   }

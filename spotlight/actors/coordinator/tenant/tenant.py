@@ -34,6 +34,7 @@ from spotlight.actors.protocol.users import CancelJob, JobStatus, Outcome
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.jobs import ScoringSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
+from spotlight.policies.money.prices import Prices
 from spotlight.policies.requests.instructions import EndWorker
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.table import RequestTable
@@ -74,6 +75,8 @@ class Surroundings:
     nodes: tuple[NodeReport, ...]
     """These nodes are there already."""
     timings: Timings
+    prices: Prices = field(default_factory=Prices)
+    """Those that are the same for all jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +136,7 @@ class Tenant(Actor, ABC):
         self.ended: JobStatus | None = None
         """Its last status."""
         self.listens_until = self.now() + listen_s
+        self._made_at = self.now()
         published = journal.publications() if came_back else {}
         self.roster = self.nodes.roster
         self.publications = Publications(published, self.roster, self.timings.weights)
@@ -194,6 +198,18 @@ class Tenant(Actor, ABC):
     @abstractmethod
     def remind(self, *, everything: bool) -> None:
         """Repeat what may have been lost; `everything`: also what must be told again and again."""
+
+    @property
+    def prices(self) -> Prices:
+        """What its nodes cost."""
+        return self.around.prices
+
+    def run_time_s(self) -> float:
+        """Run time now."""
+        return self.now() - self._made_at
+
+    def spent(self, money: float | None, time_s: float) -> None:
+        """What it has cost until now, None if nothing of it is priced, and its run time."""
 
     @property
     def trainers(self) -> frozenset[str]:
