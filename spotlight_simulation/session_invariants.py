@@ -16,6 +16,7 @@ from spotlight_simulation.fake_hardware import UNCLEAR
 from spotlight_simulation.faults import FaultKind
 from spotlight_simulation.history import Happening
 from spotlight_simulation.invariants import (
+    check_ledgers,
     everybody_says_what_he_may,
     is_of_sickness,
     little_is_denoised_again,
@@ -41,6 +42,7 @@ def check_session(run: SessionRun) -> None:
     for invariant in INVARIANTS:
         for what in invariant(run):
             run.history.violation(f"{invariant.__name__}: {what}")
+    check_ledgers(run.cluster)
 
 
 def groups_come_once(run: SessionRun) -> Iterable[str]:

@@ -49,7 +49,7 @@ from spotlight.record.run_events import (
     name_of,
 )
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
-from spotlight.store import record_files
+from spotlight.store import record_files, thumbnails
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
 from spotlight.store.journal_content import OR_ANEW
@@ -300,6 +300,24 @@ class RunFolder:
                 picture.replace(shown / name / file)
             if (shown / name).is_dir():  # perhaps since before a kill
                 replace_file(shown / name / "prompts.json", json.dumps(listing).encode())
+
+    def show_thumbnails(
+        self, version: int, listing: Sequence[Mapping[str, Any]], left: Mapping[str, str]
+    ) -> None:
+        """The same for thumbnails, some of which stay for good; see `thumbnails`."""
+        artifacts = artifacts_of(self.path).resolve()
+        with _explaining(self.path):
+            thumbnails.keep_of_validation(
+                self.path, version, listing, {file: artifacts / key for file, key in left.items()}
+            )
+
+    def show_samples(self, shown: thumbnails.ShownSamples, left: Mapping[str, str]) -> None:
+        """The same for the best and worst samples of an iteration."""
+        artifacts = artifacts_of(self.path).resolve()
+        with _explaining(self.path):
+            thumbnails.keep_of_samples(
+                self.path, shown, {file: artifacts / key for file, key in left.items()}
+            )
 
     def checkpoints(self) -> list[int]:
         """How many iterations each checkpoint holds, rising."""

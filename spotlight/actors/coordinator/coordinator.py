@@ -31,6 +31,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from spotlight.actors.coordinator.accounts import Accounts
 from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
@@ -92,6 +93,8 @@ from spotlight.permissions import Permissions
 from spotlight.policies.fleet.admission import Waiting, admit, why_waits
 from spotlight.policies.fleet.allocation import Borrower
 from spotlight.policies.fleet.fleet_events import Terms
+from spotlight.policies.money.prices import Prices
+from spotlight.preflight.budget_checks import check_money
 from spotlight.report.rendering import write_report
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.queued_job import QueuedJob
@@ -126,6 +129,7 @@ class Coordinator(Actor):
         timings: how long it and its actors wait.
         mirror: where it copies runs to, if anywhere.
         permissions: what its operator lets jobs do.
+        prices: what nodes cost, where neither they nor their job say so.
     """
 
     def __init__(
@@ -137,16 +141,19 @@ class Coordinator(Actor):
         timings: Timings = Timings(),
         mirror: MirrorPlace | None = None,
         permissions: Permissions = Permissions(),
+        prices: Prices | None = None,
     ) -> None:
         self._runs = runs
         self._mirror = mirror
         self._permissions = permissions
+        self._prices = prices or Prices()
         self._rng = rng
         self._timings = timings
         self._open_store = open_store
         self._keys = keys
         self._fleet: Fleet
         self._queue: JobQueue
+        self._accounts: Accounts
         self._tenants: dict[str, Tenant] = {}
         """The jobs and sessions that run, by id."""
         self._last: dict[str, JobStatus] = {}
@@ -173,6 +180,15 @@ class Coordinator(Actor):
         `JournalError` if the queue cannot be used."""
         self._queue = JobQueue.open(self._runs.path)
         self._open_files.callback(self._queue.close)
+        self._accounts = Accounts(
+            self._runs.path,
+            self._queue,
+            self._tenants,
+            self._prices,
+            self._keys.now,
+            self._timings.coordinator,
+        )
+        self.run_task(self._accounts.keep())
         self._fleet = Fleet(self, self, self._timings)
         for node in self._queue.drained:
             self._fleet.drain(node, cancel=False)
@@ -183,10 +199,12 @@ class Coordinator(Actor):
 
     async def stopping(self, reason: str) -> None:
         """The next coordinator goes on with the queue."""
+        await self._accounts.close()
         self._open_files.close()
 
     def aborted(self) -> None:
         """Leave the queue as a kill does."""
+        self._accounts.abort()
         self._open_files.close()
 
     # --- who may say what ---
@@ -206,10 +224,13 @@ class Coordinator(Actor):
         """A node is there, and says what it has; or it has left after a notice."""
         actors = (ref.address for worker in message.workers for ref in _actors_of(worker))
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
-        answer = NodeRefused(problem) if problem else self._fleet.reported(message)
+        word = msgspec.structs.replace(message, times=())  # nobody else is to compare these
+        answer = NodeRefused(problem) if problem else self._fleet.reported(word)
         if isinstance(answer, NodeRefused):
             node, reason = message.node, answer.reason
             self._refusals_log.info("node_refused", about=(node, reason), node=node, reason=reason)
+        else:
+            self._accounts.report(message)
         self._begin_waiting()
         return answer
 
@@ -260,6 +281,7 @@ class Coordinator(Actor):
         for tenant in self._tenants.values():
             if message.ref == tenant.ref:
                 return self._lose_tenant(tenant, message.reason)
+        self._accounts.gone(message.ref)
         self._fleet.out_of_reach(message.ref, message.reason, self._keys)
 
     def node_reported(self, tenant: str, report: NodeReport) -> None:
@@ -308,6 +330,9 @@ class Coordinator(Actor):
         try:
             submission = await self._in_thread(
                 lambda: read_submission(message, self._runs, self._permissions)
+            )
+            check_money(
+                submission.job, self._prices, [node.price for node in self._fleet.present()]
             )
             return await self._take(message, submission, user)
         except UserError as error:
@@ -567,12 +592,21 @@ class Coordinator(Actor):
         self.call_in_turn(partial(self._run_again, tenant))
 
     async def _end(self, tenant: Tenant) -> None:
-        """Write the report, then say so: whoever sees the outcome finds the report."""
+        """Its nodes are told, and say what they did for it in the end."""
         status = tenant.ended
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
         await self._stop(tenant)
+        self._last[tenant.service.id] = msgspec.structs.replace(status, outcome="", reason="")
         tenant.nodes.forget()
+        self.run_task(self._settle(tenant, status))
+
+    async def _settle(self, tenant: Tenant, status: JobStatus) -> None:
+        await self._accounts.settle(tenant.service.id)
+        self.call_in_turn(partial(self._close, tenant, status))
+
+    async def _close(self, tenant: Tenant, status: JobStatus) -> None:
+        """Write the report, then say so: whoever sees the outcome finds the report."""
         if isinstance(tenant, JobRunner):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
@@ -823,7 +857,8 @@ class Coordinator(Actor):
             nodes = self._fleet.begin(job.id, Terms(job.weight, job.priority, job.ranks))
             undo.callback(nodes.forget)
             known = {node.node: node for node in self._fleet.lent_to(job.id)}
-            around = Surroundings(self, store, nodes, tuple(known.values()), self._timings)
+            lent = tuple(known.values())
+            around = Surroundings(self, store, nodes, lent, self._timings, self._prices)
             tenant = make(around)
             await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the tenant's to close now

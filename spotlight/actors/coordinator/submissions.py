@@ -19,6 +19,7 @@ from spotlight.jobs import JobSpec, WorkSpec, parse_job
 from spotlight.jobs.hub_names import HubFile
 from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
+from spotlight.preflight.budget_checks import check_budget_left
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import (
     JobFiles,
@@ -75,6 +76,7 @@ def read_submission(message: SubmitJob, runs: RunsFolder, permissions: Permissio
     path, job = runs.place(message.job.name, message.run_folder), message.job
     if message.resume:
         job = job_with(_saved_job(path), message.changes)
+        check_budget_left(job, path)
     permissions.require(job)
     files = check(job, run_folder=path, local_workers=False)
     job = job if message.resume else settled(job, files)
