@@ -9,8 +9,8 @@ It is the only one that ends an iteration. It decides nothing itself: `Iteration
 follows, and the parts of the job do it. What it needs to go on after a kill is in the journal
 before it acts on it; a runner that comes back finds the trainers and nodes as they are and submits
 the same requests again. When trainers are lost another runner takes this one's place, as after a
-kill, and other trainers go on from the state that they left. Whatever else goes wrong ends the job
-with a reason, resumable.
+kill, and other trainers go on from the state that they left. So it is, after a while, when the disk
+was full. Whatever else goes wrong ends the job with a reason, resumable.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ class JobRunner(Tenant):
             self.event(run_events.JournalTailDropped(what=journal.dropped))
         if not self.came_back:
             self.record.write(journal.begin_again)
+        self.has_begun = self.came_back or not self.phase.over
         self.money.begin()
         self._enter("preparing")
         await super().started()
@@ -256,6 +257,13 @@ class JobRunner(Tenant):
         there."""
         self.phase.replaced = True
         self.around.coordinator.run_again(self)
+
+    def wait_for_room(self, reason: str) -> None:
+        """The disk is full: another runner is to go on from what is there when it is not any
+        more."""
+        if not self.phase.over:
+            self.full = reason
+            self.replace()
 
     def remind(self, *, everything: bool) -> None:
         """In its next turn: go on waiting for trainers, and repeat what may have been lost."""
