@@ -22,6 +22,8 @@ from spotlight.store.ledger_file import NAME
 from spotlight.store.rollups import FOLDER, read_rollups
 from spotlight_simulation.history import History
 
+MARK = "every second counts once: "
+"""How begins what is wrong of a ledger."""
 WRITTEN_AFTER_S = 12.0
 """What a coordinator was told is in a ledger after so long, unless it is stopped."""
 _EVERYTHING = 1_000_000_000
@@ -92,15 +94,15 @@ class LedgerWatch:
         process, now_ms = self._nodes[identity], self._now_ms()
         self._by_scheduler[f"{report.scheduler.process:x}"] = process
         if not report.times or report.times[-1].number != len(process.jobs) - 1:
-            self._history.violation(f"{identity} does not say what it does for {process.jobs[-1]}")
+            self._violation(f"{identity} does not say what it does for {process.jobs[-1]}")
             return
         for times in report.times:
             if times.job_id != process.jobs[times.number][1]:
-                self._history.violation(f"{identity} says of stretch {times.number} another job")
+                self._violation(f"{identity} says of stretch {times.number} another job")
             lasted_ms = process.lasted_ms(times.number, now_ms)
             for worker, states in times.workers.items():
                 if sum(states.values()) != lasted_ms:
-                    self._history.violation(
+                    self._violation(
                         f"{worker} of {identity} did something for {sum(states.values())} of"
                         f" {lasted_ms} ms: {states}"
                     )
@@ -156,11 +158,18 @@ class LedgerWatch:
             before = self._read.get(path)
             if before is not None and before != data:
                 for what in _shrunk(_decoded(before), _decoded(data)):
-                    self._history.violation(f"{path.parent.name}: {what}")
+                    self._violation(f"{path.parent.name}: {what}")
             self._read[path] = data
 
-    def amiss(self) -> Iterator[str]:
-        """What is wrong at the end, when no coordinator is there any more."""
+    def check(self) -> None:
+        """Put what is wrong into the history, at the end, when no coordinator is there any more."""
+        for what in self._amiss():
+            self._violation(what)
+
+    def _violation(self, what: str) -> None:
+        self._history.violation(MARK + what)
+
+    def _amiss(self) -> Iterator[str]:
         billed: Times = Counter()
         for path in self._ledgers():
             ledger = _decoded(path.read_bytes())

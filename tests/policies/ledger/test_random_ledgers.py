@@ -1,5 +1,5 @@
-"""Whatever nodes do, networks lose and coordinators suffer: every millisecond is on the bill that it
-belongs to, once."""
+"""Whatever nodes do, networks lose and coordinators suffer: every millisecond is on the bill that
+it belongs to, once."""
 
 from __future__ import annotations
 
