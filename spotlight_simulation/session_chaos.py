@@ -12,7 +12,6 @@ from typing import Literal, get_args
 
 import msgspec
 
-from spotlight.actors.coordinator.accounts import OF_SESSIONS
 from spotlight.actors.coordinator.key_ring import door_file
 from spotlight.actors.protocol.users import JobAccepted, SubmitJob
 from spotlight.actors.runtime import ActorSystem
@@ -250,7 +249,7 @@ async def _see_what_is_left(run: SessionRun) -> None:
     joined = {worker.node for worker in status.workers} if status else set()
     left = list(workers_are_free_again(cluster, joined))
     runs = run.folder / "runs"
-    known = (door_file(runs), runs / job_queue.NAME, runs / ledger_file.NAME, runs / OF_SESSIONS)
+    known = (door_file(runs), runs / job_queue.NAME, runs / ledger_file.NAME)
     kept = sorted(path for path in runs.iterdir() if path not in known)
     left += [f"{path.name} is left on disk" for path in kept]
     left += [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from spotlight.cli.coordinator_identity import CoordinatorIdentity
 from spotlight.cli.serving import actor_system, bind, control_transport, open_port
 from spotlight.errors import UserError
 from spotlight.permissions import Permissions
+from spotlight.policies.money.prices import Prices
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import replace_file
@@ -48,6 +49,8 @@ class CoordinatorDaemon:
     address_file: Path | None
     """The control address is written to this file once it can be reached."""
     permissions: Permissions
+    prices: Prices = field(default_factory=Prices)
+    """Those that are the same for all jobs."""
 
     async def serve(self) -> None:
         """Serve until it is told to end. Raises `UserError` that names the option."""
@@ -69,6 +72,7 @@ class CoordinatorDaemon:
                 timings=timings,
                 mirror=mirror,
                 permissions=self.permissions,
+                prices=self.prices,
             )
             await system.spawn(lambda: coordinator, "coordinator", linked=True, mailbox=MAILBOX)
             await system.spawn(lambda: Door(keys, coordinator), "door", linked=True)

@@ -29,6 +29,7 @@ from spotlight.errors import UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.notices import Notice
 from spotlight.process_start import NOTICE_SIGNALS
+from spotlight.record.ledger import Price
 from spotlight.running.worker_template import LOG as TEMPLATE_LOG
 from spotlight.running.worker_template import worker_template
 from spotlight.store.log_folder import bound
@@ -62,6 +63,8 @@ class NodeDaemon:
     """The launcher gives notice in this file."""
     template: str
     """Workers are forked from this template; from one of its own if it is empty."""
+    price: Price | None = None
+    """What a GPU of it costs, if that was said."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _problem: UserError | None = None
 
@@ -135,6 +138,7 @@ class NodeDaemon:
             self.permissions,
             machine_s=machine_age.machine_s() if self.watched else 0.0,
             process_s=machine_age.process_s(),
+            price=self.price,
         )
 
     def _left(self, error: UserError | None) -> None:

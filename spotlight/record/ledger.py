@@ -73,6 +73,8 @@ class NodeBill(Record, frozen=True, kw_only=True):
 
     node: str
     pool: Pool
+    job: str = ""
+    """The id of the job or session; empty for the time without one."""
     process: str
     """The incarnation of the node's process; empty for several that are gone."""
     number: int = 0
@@ -92,8 +94,8 @@ class NodeBill(Record, frozen=True, kw_only=True):
 
 
 class Ledger(Record, frozen=True, kw_only=True):
-    """The file `ledger.json`: of a run in its folder, of the time without a job in the folder of
-    all runs. It is replaced as a whole."""
+    """The file `ledger.json`: of a run in its folder; of sessions, and of the time without either,
+    in the folder of all runs. It is replaced as a whole."""
 
     format: int = 1
     number: int = 0

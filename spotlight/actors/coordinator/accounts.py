@@ -1,11 +1,11 @@
 """What every second of every worker went to: takes what nodes say of it, and writes it down for
 each job, and for the time without one.
 
-The ledger of a job is in its run folder, with the roll-ups; that of a session, whose folder is gone
-after it, is in `.ledgers` in the folder of all runs, where that of the time without a job lies,
-too. They are written every few seconds. What is not written is said again by the nodes, whichever
-coordinator is there then: a kill loses nothing, and nothing counts twice. A ledger that cannot be
-written costs its job nothing, and is written as soon as it can be.
+The ledger of a job is in its run folder, with the roll-ups. What sessions had, whose folders are
+gone after them, is with the time that nobody had in the folder of all runs. They are written every
+few seconds. What is not written is said again by the nodes, whichever coordinator is there then: a
+kill loses nothing, and nothing counts twice. A ledger that cannot be written costs its job nothing,
+and is written as soon as it can be.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from spotlight.policies.money.prices import Prices
 from spotlight.record.ledger import Ledger, Milliseconds, RollupLine, WorkerTimes
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.ledger_file import read_ledger, set_ledger_aside, write_ledger
-from spotlight.store.rollups import Rollups
+from spotlight.store.rollups import FOLDER, Rollups
 from spotlight.timings import CoordinatorTimings
 
 log = structlog.get_logger(__name__)
 
-OF_SESSIONS = ".ledgers"
 _BOOT = -1
 """The number under which the time counts in which the machine of a node started."""
 
@@ -47,13 +46,15 @@ class _OpenBook:
     """None until something was written, and after an error."""
     told_at: float = 0.0
     """When anything was said of it last, in seconds since 1970."""
+    prices: Prices | None = None
+    """Those of the job, as they were last: what its nodes say after its end costs as much."""
 
     def save(self, ledger: Ledger, line: RollupLine) -> None:
         """Write a draft. Raises `RunFolderError`."""
         try:
             if self.has_rollups:
                 if self.rollups is None:
-                    self.rollups = Rollups(self.folder)
+                    self.rollups = Rollups(self.folder / FOLDER)
                     self.rollups.drop_after(ledger.number - 1)
                 self.rollups.append(line)
             write_ledger(self.folder, ledger)
@@ -140,11 +141,16 @@ class Accounts:
             for worker, states in times.workers.items()
             if worker.rpartition("/")[0] == said.node
         }
-        tenant = self._tenants.get(times.job_id)
-        prices = tenant.prices if tenant is not None else self._prices
+        prices = self._prices_of(times.job_id, opened)
         price = prices.of(said.node, said.pool, report.price, at)
         opened.book.add(said, WorkerTimes(times.number, times.job_id, own), price, at)
         opened.told_at = at
+
+    def _prices_of(self, job_id: str, opened: _OpenBook) -> Prices:
+        tenant = self._tenants.get(job_id)
+        if tenant is not None:
+            opened.prices = tenant.prices
+        return opened.prices or self._prices
 
     # --- what is written ---
 
@@ -187,7 +193,7 @@ class Accounts:
         before = book.written
         since_s = max(0.0, at - before.at) if before.number else 0.0
         time_s = tenant.run_time_s() if tenant is not None else before.time_s + since_s
-        ledger, line = book.draft(at, time_s, self._prices.currency)
+        ledger, line = book.draft(at, time_s, self._currency_of(job_id, opened))
         try:
             await asyncio.to_thread(opened.save, ledger, line)
         except RunFolderError as error:
@@ -197,6 +203,11 @@ class Accounts:
         book.keep(ledger, line)
         if tenant is not None:
             tenant.spent(sum(line.spent.values()) if line.spent else None, time_s)
+
+    def _currency_of(self, job_id: str, opened: _OpenBook) -> str:
+        if opened.prices is None and opened.book.written.number:
+            return opened.book.written.currency
+        return self._prices_of(job_id, opened).currency
 
     def _close_old(self) -> None:
         """The books of jobs that run no more, and of which nothing more is said."""
@@ -209,7 +220,7 @@ class Accounts:
     # --- where it is written ---
 
     def _open(self, job_id: str) -> _OpenBook:
-        """The book of a job; that of the time without one, if nobody knows of it."""
+        """The book of a job; else that of the folder of all runs."""
         opened = self._books.get(job_id)
         if opened is None:
             folder = self._folder_of(job_id)
@@ -226,12 +237,7 @@ class Accounts:
             job = self._queue.find(job_id)
         except UnknownJob:
             return None
-        if job.kind == "job":
-            return Path(job.run_folder)
-        folder = self._runs / OF_SESSIONS / job_id
-        with suppress(OSError):  # whoever writes there says so
-            folder.mkdir(parents=True, exist_ok=True)
-        return folder
+        return Path(job.run_folder) if job.kind == "job" else None
 
     def _read(self, folder: Path) -> Ledger:
         """A ledger that cannot be read is set aside, so that what comes now is written."""

@@ -36,7 +36,7 @@ from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, REFUSALS_LOG_S, KeyRing
-from spotlight.actors.coordinator.node_statuses import node_statuses
+from spotlight.actors.coordinator.node_statuses import became_of, node_statuses
 from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.coordinator.session.session_runner import SessionRunner, SessionSetup
 from spotlight.actors.coordinator.submissions import (
@@ -87,6 +87,7 @@ from spotlight.policies.fleet.admission import Waiting, admit, why_waits
 from spotlight.policies.fleet.allocation import Borrower
 from spotlight.policies.fleet.fleet_events import Terms
 from spotlight.policies.money.prices import Prices
+from spotlight.preflight.budget_checks import check_money
 from spotlight.report.rendering import write_report
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.queued_job import QueuedJob
@@ -229,7 +230,7 @@ class Coordinator(Actor):
         if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
             return needed
         if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
-            return self._node_unknown()
+            return self._node_unknown(message.node)
         return Acknowledged()
 
     @handles(DrainNode)
@@ -242,7 +243,7 @@ class Coordinator(Actor):
         table = self._fleet.table
         was_drained = message.cancel and message.node in table.drained
         if message.node not in table.nodes and not was_drained:
-            return self._node_unknown()
+            return self._node_unknown(message.node)
         try:
             self._queue.drain(message.node, cancel=message.cancel)
         except JournalError as error:
@@ -250,8 +251,9 @@ class Coordinator(Actor):
         self._fleet.drain(message.node, cancel=message.cancel)
         return Acknowledged()
 
-    def _node_unknown(self) -> NodeUnknown:
-        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
+    def _node_unknown(self, name: str) -> NodeUnknown:
+        gone = became_of(name, self._fleet.table, asyncio.get_running_loop().time())
+        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())), gone)
 
     def _consent_for(self, node: str) -> ConsentNeeded | None:
         job = self._fleet.table.cannot_train_without(node)
@@ -319,6 +321,9 @@ class Coordinator(Actor):
             submission = await self._in_thread(
                 lambda: read_submission(message, self._runs, self._permissions)
             )
+            check_money(
+                submission.job, self._prices, [node.price for node in self._fleet.present()]
+            )
             return await self._take(message, submission, user)
         except UserError as error:
             job, reason = message.job.name, str(error)
@@ -350,7 +355,6 @@ class Coordinator(Actor):
                     " can go on with it"
                 )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
-            begin_segment(folder, job.iterations)
             queued = QueuedJob(
                 id=identity.job_id,
                 name=job.name,
@@ -362,14 +366,16 @@ class Coordinator(Actor):
                 run_folder=str(path),
                 submitted_at=self._keys.now(),
                 iterations=job.iterations,
+                changes=message.changes,
             )
+            former = self._queue.known(queued.id)
             self._queue.add(queued)
             undo.pop_all()
         self._last.pop(queued.id, None)
         _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
         if queued.id in self._admitted():
             begin = self._begin_job(queued, folder, submission, came_back=False)
-            await self._begin_or_refuse(queued, begin)
+            await self._begin_or_refuse(queued, begin, former)
         else:
             folder.close()
         return JobAccepted(queued.id, queued.run_folder)
@@ -694,12 +700,14 @@ class Coordinator(Actor):
                 files = await self._in_thread(lambda: read_session_files(work, permissions))
                 await self._begin_session(job, session, files, came_back=came_back)
             else:
-                submission = await self._in_thread(lambda: read_interrupted(path, permissions))
+                submission = await self._in_thread(
+                    lambda: read_interrupted(path, permissions, job.changes)
+                )
                 if not came_back:
                     await self._wait_for_room(submission, job.id)
                 if cancelled := self._cancels.get(job.id):
                     return self._cancel_queued(job, cancelled.reason)
-                folder, _ = RunFolder.reopen(path, submission.job)
+                folder, _ = RunFolder.reopen(path, submission.job, job.changes)
                 await self._begin_job(job, folder, submission, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
             is_known = isinstance(error, UserError)
@@ -733,14 +741,17 @@ class Coordinator(Actor):
         del self._beginning[job_id]
         self._cancels.pop(job_id, None)
 
-    async def _begin_or_refuse(self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT]) -> BegunT:
-        """Begin what has just come into the queue. If that cannot be, it was never there."""
+    async def _begin_or_refuse(
+        self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT], former: QueuedJob | None = None
+    ) -> BegunT:
+        """Begin what has just come into the queue, where `former` was known of it. If that cannot
+        be, it was never there."""
         self._beginning[job.id] = job
         try:
             return await begin
         except Exception:
             try:
-                self._queue.remove(job.id)
+                self._queue.take_back(job.id, former)
             except JournalError as error:
                 self._note_end(job.id, JobStatus(outcome="failed", reason=str(error)))
             raise
@@ -754,14 +765,19 @@ class Coordinator(Actor):
             undo.callback(folder.close)
             identity = identify(folder.journal, queued.name, self._rng, queued.owner)
             require_same_prompts(folder.journal, submission.files.prompt_digests)
-            begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
         event = "job_goes_on" if came_back else "job_began"
         _log_of(queued).info(event, run_folder=queued.run_folder)
         job, files, hub_files = submission.job, submission.files, submission.hub_files
         setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
-        actor, make = f"job-{identity.job_id}", partial(JobRunner, setup)
-        await self._install(queued, folder, actor, identity.token, make)
+
+        def make(around: Surroundings) -> JobRunner:
+            begin_segment(
+                folder, job.iterations
+            )  # the queue has the job: it goes on, come what may
+            return JobRunner(setup, around)
+
+        await self._install(queued, folder, f"job-{identity.job_id}", identity.token, make)
 
     async def _begin_session(
         self, queued: QueuedJob, folder: SessionFolder, files: SessionFiles, *, came_back: bool

@@ -157,6 +157,7 @@ class NodeScheduler(Actor):
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
+        self._link.report_at_last()
         for process in self._processes:
             process.kill()
         for process in self._processes:

@@ -1,5 +1,5 @@
-"""The account of one job, or of the time without a job: adds up what nodes say that their workers
-did. Pure: times are handed in.
+"""The account of a job, or of the time without one: adds up what nodes say that their workers did.
+ Pure: times are handed in.
 
 Nodes say how much time it was in all, so what they say may come twice, late or out of order, or
 never, as long as a later word comes: what counts is by how much more it is than what the bills hold
@@ -104,7 +104,7 @@ class Book:
         _add(self._grown, growth)
         bills = self._stretches[said.process, times.number]
         if not bills or bills[-1].price != price:
-            bills.append(_new_bill(said, times.number, price, growth, at))
+            bills.append(_new_bill(said, times, price, growth, at))
         bill = bills[-1]
         bills[-1] = msgspec.structs.replace(
             bill,
@@ -165,7 +165,7 @@ class Book:
         }
 
     def _settle(self, at: float) -> None:
-        """One bill for all that nothing new can be said of, of a node at one price."""
+        """One bill for all that nothing new can be said of, of a node and job at one price."""
         newest = {process: number for process, number in sorted(self._stretches)}
         for stretch, bills in list(self._stretches.items()):
             process, number = stretch
@@ -173,10 +173,9 @@ class Book:
             if is_told and self._may_speak(process, at):
                 continue
             for bill in bills:
-                same = [
-                    it for it in self._settled if (it.node, it.price) == (bill.node, bill.price)
-                ]
-                self._settled = [it for it in self._settled if it not in same]
+                its = bill.node, bill.job, bill.price
+                same = [one for one in self._settled if (one.node, one.job, one.price) == its]
+                self._settled = [one for one in self._settled if one not in same]
                 self._settled.append(_merged([*same, bill]))
             del self._stretches[stretch]
 
@@ -187,14 +186,19 @@ class Book:
 
 
 def _new_bill(
-    said: Said, number: int, price: Price | None, growth: Mapping[str, Milliseconds], at: float
+    said: Said,
+    times: WorkerTimes,
+    price: Price | None,
+    growth: Mapping[str, Milliseconds],
+    at: float,
 ) -> NodeBill:
     longest_ms = max(sum(states.values()) for states in growth.values())
     return NodeBill(
         node=said.node,
         pool=said.pool,
+        job=times.job_id,
         process=said.process,
-        number=number,
+        number=times.number,
         workers=said.workers,
         from_at=at - longest_ms / 1000,
         to_at=at,
@@ -203,7 +207,7 @@ def _new_bill(
 
 
 def _merged(bills: Sequence[NodeBill]) -> NodeBill:
-    """Of one node, at one price."""
+    """Of one node and job, at one price."""
     times: dict[str, Milliseconds] = {}
     for bill in bills:
         times = _sum(times, bill.times)

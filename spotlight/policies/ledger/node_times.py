@@ -33,7 +33,7 @@ class NodeTimes:
         self._begin("", 0)
 
     def work_for(self, job_id: str, now: float) -> bool:
-        """The node works for this job from now on, or for none; returns whether it did not before."""
+        """The node works for this job from now on, or for none; whether that is another."""
         if self._stretches[-1].job_id == job_id:
             return False
         self._count(now)

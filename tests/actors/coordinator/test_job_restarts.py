@@ -187,6 +187,21 @@ async def test_a_window_budget_goes_on_too(town: Town) -> None:
     assert [train.iteration for train in town.world.trained] == [0, 1, 2]
 
 
+async def test_a_coordinator_that_is_stopped_ends_no_job(town: Town) -> None:
+    """As it is for an update: the next one goes on, and nothing says meanwhile that it is over."""
+    spec = job(validation={"every": 1})
+    reference = await calm(town, spec)
+    await town.submit(spec)
+    await in_the_rollout(town)
+    run = await folder(town)
+    await town.system.aclose()
+    assert not events(run, "run_finished")
+    await asyncio.sleep(5.0)
+    await town.open()
+    await as_if_nothing_had_happened(town, reference, spec)
+    assert [event["outcome"] for event in events(run, "run_finished")] == ["finished"]
+
+
 async def test_a_run_that_ended_is_not_begun_again(town: Town) -> None:
     await town.submit(job())
     await town.wait(rollout)

@@ -42,9 +42,10 @@ from spotlight.actors.protocol.users import (
 from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.errors import JournalError, UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
+from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
-from spotlight.store.run_folder import RunFolder
+from spotlight.store.run_folder import RunFolder, read_config
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
@@ -509,6 +510,49 @@ async def test_a_disk_that_is_full_in_a_write_of_the_queue_refuses_that_job_alon
     assert listed == [name for name in answers if name not in bad]
     assert isinstance(await office.submit(job(name=which[0])), JobAccepted)
     assert sorted(each.name for each in (await office.ask(ListJobs())).jobs) == ["first", "second"]
+
+
+class _FullAt:
+    """Refuses that write of a journal, the first being 1, and counts them."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.writes = 0
+
+    def __call__(self, name: str) -> None:
+        if name == "journal.commit":
+            self.writes += 1
+            if self.writes == self.refused:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _settings(run: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in run.glob("config*")}
+
+
+async def _known(office: Office) -> list[tuple[str, str]]:
+    return [(each.id, each.state) for each in (await office.ask(ListJobs())).jobs]
+
+
+@pytest.mark.parametrize("refused", range(1, 5))
+async def test_a_run_whose_resumption_is_refused_is_as_it_was(office: Office, refused: int) -> None:
+    """As the folder is opened, as the queue takes it, as it begins to run, or as its segment
+    does."""
+    accepted = await office.submit()
+    await office.ask(CancelJob(accepted.job_id, "enough"))
+    await _becomes(office, accepted.job_id, "cancelled")
+    run, change = Path(accepted.run_folder), "iterations=9"
+    before, known = _settings(run), await _known(office)
+    spec = job_with(read_config(run), [change])
+    failpoints.install(_FullAt(refused))
+    try:
+        answer = await office.ask(SubmitJob(spec, str(run), True, changes=(change,)))
+    finally:
+        failpoints.install(None)
+    assert isinstance(answer, JobRefused) and "No space left on device" in answer.reason
+    assert (_settings(run), await _known(office)) == (before, known)
+    assert isinstance(await office.submit(None, str(run), resume=True), JobAccepted)
+    assert _settings(run) == before, "nor is it half in the journal"
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from functools import partial
 import msgspec
 
 from spotlight.actors.coordinator.job.exploration_phase import ExplorationPhase
+from spotlight.actors.coordinator.job.job_money import JobMoney
 from spotlight.actors.coordinator.job.job_phase import JobPhase
 from spotlight.actors.coordinator.job.job_progress import JobProgress
 from spotlight.actors.coordinator.job.job_record import JobRecord
@@ -51,6 +52,7 @@ from spotlight.actors.runtime import (
 from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies import iteration as step
+from spotlight.policies.money.prices import Prices
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.resume import ResumePoint
 from spotlight.preflight.checks import JobFiles
@@ -129,6 +131,7 @@ class JobRunner(Tenant):
             came_back=setup.came_back,
             listen_s=setup.listen_s(around),
         )
+        self.money = JobMoney(self)
         close_s = self.timings.coordinator.trackers_close_s
         self.mirroring = Mirroring(
             self, setup.mirror, folder, identity.job_id, run.tally, close_limit_s=close_s
@@ -178,14 +181,18 @@ class JobRunner(Tenant):
             self.event(run_events.JournalTailDropped(what=journal.dropped))
         if not self.came_back:
             self.record.write(journal.begin_again)
+        self.money.begin()
         self._enter("preparing")
         await super().started()
 
     async def stopping(self, reason: str) -> None:
-        """Leave the run folder resumable and the nodes warm."""
+        """Leave the run folder resumable and the nodes warm. The end of the coordinator is none of
+        the job: the next one goes on with it."""
         try:
-            outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
-            self.end(outcome, f"the job runner {reason}")
+            if reason == "crashed":
+                self.fail("the job runner crashed; see the coordinator's log")
+            elif not self.phase.over:
+                self.log.lines.info("job_left_to_the_next_coordinator")
             if self.phase.outcome == "finished":
                 for leftovers in ("samples", "commits", "state", "export"):
                     self.store.delete(leftovers)
@@ -268,6 +275,7 @@ class JobRunner(Tenant):
 
     def node_came(self, node: NodeReport) -> None:
         """It may have ranks that train."""
+        self.money.node_came(node)
         self.team.joined(node)
 
     async def nodes_changed(self) -> None:
@@ -281,6 +289,19 @@ class JobRunner(Tenant):
     def run_time_s(self) -> float:
         """Run time now."""
         return self.record.run.time_s()
+
+    @property
+    def prices(self) -> Prices:
+        """What its nodes cost."""
+        return self.money.prices
+
+    def spent(self, money: float | None, time_s: float) -> None:
+        """In its next turn: what it has cost until now, which may be all that it may."""
+
+        async def note() -> None:
+            self.money.note(money, time_s)
+
+        self.call_in_turn(note)
 
     @property
     def trainers(self) -> frozenset[str]:

@@ -29,7 +29,13 @@ from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
-from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
+from spotlight.store.run_folder import (
+    PROGRESS,
+    RECORDS_AHEAD,
+    RunFolder,
+    checkpoint_path,
+    known_iterations,
+)
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, RequestId, RequestKind
 
@@ -373,16 +379,17 @@ def begin_segment(folder: RunFolder, iterations: int) -> None:
         completed = before.completed
         if iterations > completed + 1:
             checkpoint = Checkpoint(completed, checkpoint_path(completed))
-            journal.write(
+            return folder.begin_segment(
+                completed,
                 {
                     f"{PROGRESS}{completed + 1:06d}": None,
                     f"{PROGRESS}{completed:06d}": _encode(before),
                     "checkpoint": _encode(checkpoint) if completed else None,
                     _BEFORE_LAST: None,
                     RECORDS_AHEAD: b"",
-                }
+                },
             )
-    folder.begin_segment()
+    folder.begin_segment(known_iterations(journal))
 
 
 def forked(
