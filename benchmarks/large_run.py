@@ -117,6 +117,7 @@ def make_ledger(world: World) -> Ledger:
         NodeBill(
             node=stay.node,
             pool=stay.pool,
+            job=f"large-run-{world.size.seed}",
             process=stay.process,
             workers=len(stay.workers),
             from_at=BEGAN_AT + stay.begin * LINE_MS / 1000,

@@ -7,7 +7,7 @@ its seed: coordinators, nodes and workers are killed, nodes have notice, move be
 back under their names. What the ledgers say is held against the time that passed there
 (`spotlight_simulation.ledger_watch`). Then a job with real processes, whose coordinator is killed
 three times: what nodes are billed for, against how long the kernel says that they were there. And
-the roll-ups of a run of 1,000 workers and 10,000 iterations on disk, with as many different workers.
+the roll-ups on disk of a run of 1,000 workers, no two of them alike, and 10,000 iterations.
 
 - `schedules`: how many were simulated; `violations`: how many of them had a second that is on no
   bill, on two, or on that of another job, a bill that shrank, or lines that do not add up to their
@@ -15,7 +15,7 @@ the roll-ups of a run of 1,000 workers and 10,000 iterations on disk, with as ma
 - `coordinator_kills`, `node_kills`, `notices`, `virtual_hours`: what happened in all of them.
 - `billed_error`: the share by which the bill of a real node is wrong, of that where it is most.
   `billed_s` and `wall_s` are the sums of all workers, `kills` those of the coordinator.
-- `rollup_mb`: the roll-ups of the large run, and `rollup_line_ms` how long it takes to write a line.
+- `rollup_mb`: the roll-ups of the large run; `rollup_line_ms`: how long a line takes to write.
 """
 
 from __future__ import annotations
