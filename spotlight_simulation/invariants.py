@@ -59,14 +59,7 @@ def check(run: Run) -> None:
     for invariant in INVARIANTS:
         for what in invariant(run):
             run.history.violation(f"{invariant.__name__}: {what}")
-    check_ledgers(run.cluster)
-
-
-def check_ledgers(cluster: Cluster) -> None:
-    """Put into the history what is wrong of what every second went to, of whatever job: every one
-    counts once, and is on the bill that it belongs to."""
-    for what in cluster.ledgers.amiss():
-        cluster.history.violation(f"every second counts once: {what}")
+    run.cluster.ledgers.check()
 
 
 def samples_are_functions_of_their_requests(run: Run) -> Iterable[str]:

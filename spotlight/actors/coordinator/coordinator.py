@@ -597,7 +597,11 @@ class Coordinator(Actor):
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
         await self._stop(tenant)
-        self._last[tenant.service.id] = msgspec.structs.replace(status, outcome="", reason="")
+        if isinstance(tenant, JobRunner):  # whoever sees the outcome finds the report
+            ended = msgspec.structs.replace(status, outcome="", reason="")
+        else:
+            ended = status
+        self._last[tenant.service.id] = ended
         tenant.nodes.forget()
         self.run_task(self._settle(tenant, status))
 
