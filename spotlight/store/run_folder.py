@@ -70,7 +70,6 @@ from spotlight.store.segments import (
 from spotlight.store.states_file import StatesFile
 
 
-
 class _EventHead(msgspec.Struct, frozen=True):
     time_s: float
     event: str = ""
