@@ -92,6 +92,15 @@ class FakeEngine:
         """See `engine.Engine`."""
         return b"picture"
 
+    @property
+    def makes_thumbnails(self) -> bool:
+        """See `engine.Engine`."""
+        return False
+
+    def encode_thumbnail(self, image: Row) -> bytes:
+        """See `engine.Engine`."""
+        return b""
+
     async def save_weights(
         self, store: StoreEndpoint, key: str, weights: fingerprints.Weights
     ) -> BundleOffer:

@@ -59,6 +59,7 @@ def check(run: Run) -> None:
     for invariant in INVARIANTS:
         for what in invariant(run):
             run.history.violation(f"{invariant.__name__}: {what}")
+    run.cluster.ledgers.check()
 
 
 def samples_are_functions_of_their_requests(run: Run) -> Iterable[str]:

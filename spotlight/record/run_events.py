@@ -166,6 +166,29 @@ class GroupDropped(RunEvent, frozen=True, kw_only=True, tag="group_dropped"):
     """Why the sample failed."""
 
 
+class BudgetNear(RunEvent, frozen=True, kw_only=True, tag="budget_near"):
+    """Most of a budget of the job is used; when all of it is, the job stops and can be resumed."""
+
+    budget: str
+    """The field of the job that names it, such as `budget.usd`."""
+    limit: float
+    """What the field says."""
+    said: str
+    """How much is used."""
+
+
+class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
+    """The job has a budget of money, which counts priced time only, and this is the first node
+    whose time has no price."""
+
+    node: str
+    """Name of the node."""
+    pool: str = ""
+    """Its pool."""
+    reason: str = ""
+    """Why the price that it says does not count; empty if it says none."""
+
+
 class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
     """All samples of an iteration have the same reward, so there is nothing to learn from them."""
 

@@ -28,12 +28,15 @@ class RecordFollower:
     Args:
         run: the run folder.
         put: given each record.
+        from_start: begin with what the files hold.
     """
 
-    def __init__(self, run: Path, put: Callable[[RunRecords], None]) -> None:
+    def __init__(
+        self, run: Path, put: Callable[[RunRecords], None], *, from_start: bool = False
+    ) -> None:
         self._files = (_Metrics(run / METRICS), _States(run), _Events(run))
         self._put = put
-        while self._read():
+        while not from_start and self._read():
             pass
 
     def poll(self) -> int:

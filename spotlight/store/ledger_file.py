@@ -7,6 +7,7 @@ crash.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,15 @@ def write_ledger(folder: Path, ledger: Ledger) -> None:
             f"{error.filename or path}: {error.strerror or error}; free some space or give another"
             " --run-folder, then continue with --resume"
         ) from error
+
+
+def set_ledger_aside(folder: Path) -> None:
+    """Let another one begin; what is there stays, under another name. Raises `RunFolderError`."""
+    path = folder / NAME
+    try:
+        os.replace(path, path.with_name(f"{NAME}.damaged"))
+    except OSError as error:
+        raise RunFolderError(f"{path}: {error.strerror or error}") from error
 
 
 def _require_counts(path: Path, ledger: Ledger) -> None:

@@ -52,7 +52,7 @@ from spotlight.record.run_events import (
     name_of,
 )
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
-from spotlight.store import record_files
+from spotlight.store import record_files, thumbnails
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
 from spotlight.store.journal_content import OR_ANEW
@@ -172,22 +172,28 @@ class RunFolder:
             _rename_artifacts(path)
             return folder, now
 
-    def begin_segment(self) -> None:
-        """From now on the run has the job that the folder was opened with; a segment begins where
-        that, or the version of Spotlight, is another one."""
+    def begin_segment(self, first: int, changes: Mapping[str, bytes | None] = {}) -> None:
+        """From now on the run has the job that the folder was opened with; a segment begins with
+        the iteration `first` where that, or the version of Spotlight, is another one.
+
+        `changes`: what else of the journal changes with that. If the disk refuses, nothing has
+        changed. After a kill nothing has, or config.yaml alone, which is what the run goes on with.
+        """
         before = segments_of(self.journal)
-        segments = next_segment(before, self._job, known_iterations(self.journal))
+        segments = next_segment(before, self._job, first)
         if segments is None:
-            return
-        with _explaining(self.path):
+            return self.journal.write(changes) if changes else None
+        with _explaining(self.path), ExitStack() as files:
             for number, each in enumerate(before, start=1):
-                stamp = Stamp(version=each.version, run=self.journal.owner)
-                text = job_to_yaml(job_of(each), stamp)
-                replace_file(self.path / config_name(number), text.encode())
+                text = self._stamped(job_of(each), each.version)
+                files.enter_context(_replaced(self.path / config_name(number), text))
             if before:
-                stamp = Stamp(version=__version__, run=self.journal.owner)
-                replace_file(self.path / "config.yaml", job_to_yaml(self._job, stamp).encode())
-        self.journal.write(records_of(segments))
+                text = self._stamped(self._job, __version__)
+                files.enter_context(_replaced(self.path / "config.yaml", text))
+            self.journal.write({**changes, **records_of(segments)})
+
+    def _stamped(self, job: JobSpec, version: str) -> bytes:
+        return job_to_yaml(job, Stamp(version=version, run=self.journal.owner)).encode()
 
     def segments_begun(self) -> list[SegmentBegan]:
         """An event of each segment that is not among the events yet; the first needs none."""
@@ -322,6 +328,24 @@ class RunFolder:
                 picture.replace(shown / name / file)
             if (shown / name).is_dir():  # perhaps since before a kill
                 replace_file(shown / name / "prompts.json", json.dumps(listing).encode())
+
+    def show_thumbnails(
+        self, version: int, listing: Sequence[Mapping[str, Any]], left: Mapping[str, str]
+    ) -> None:
+        """The same for thumbnails, some of which stay for good; see `thumbnails`."""
+        artifacts = artifacts_of(self.path).resolve()
+        with _explaining(self.path):
+            thumbnails.keep_of_validation(
+                self.path, version, listing, {file: artifacts / key for file, key in left.items()}
+            )
+
+    def show_samples(self, shown: thumbnails.ShownSamples, left: Mapping[str, str]) -> None:
+        """The same for the best and worst samples of an iteration."""
+        artifacts = artifacts_of(self.path).resolve()
+        with _explaining(self.path):
+            thumbnails.keep_of_samples(
+                self.path, shown, {file: artifacts / key for file, key in left.items()}
+            )
 
     def checkpoints(self) -> list[int]:
         """How many iterations each checkpoint holds, rising."""
@@ -483,7 +507,34 @@ def replace_file(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
-    folder = os.open(path.parent, os.O_RDONLY)
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def _replaced(path: Path, data: bytes) -> Iterator[None]:
+    """Replace a file. If the context raises an error the file is what it was, for which the disk
+    need have no room."""
+    former = path.with_name(path.name + ".former")
+    was_there = path.exists()
+    try:
+        if was_there:
+            replace_file(former, path.read_bytes())
+        replace_file(path, data)
+        try:
+            yield
+        except Exception:
+            if was_there:
+                former.replace(path)
+            else:
+                path.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+            raise
+    finally:
+        former.unlink(missing_ok=True)
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

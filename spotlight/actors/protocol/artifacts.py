@@ -21,6 +21,11 @@ def image_key_of(image_key: str, worker: str) -> str:
     return f"{folder}/{worker}/{name}"
 
 
+def thumbnail_key_of(key: str) -> str:
+    """Where the thumbnail of a picture is left: beside it."""
+    return f"{key.removesuffix('.png')}.webp"
+
+
 def picture_key(result: Result) -> str:
     """Where the image of a result is; empty if none was wanted. It was left by the worker that left
     the result's bundle, which is `samples/WORKER/...`.

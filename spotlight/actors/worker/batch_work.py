@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 import structlog
 
-from spotlight.actors.protocol.artifacts import image_key_of
+from spotlight.actors.protocol.artifacts import image_key_of, thumbnail_key_of
 from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.protocol.down import Grant
 from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
@@ -251,10 +252,23 @@ class BatchWork:
                 picture = await self._context.on_packer(partial(self._engine.encode_picture, image))
                 key = image_key_of(request.image_key, self._context.name)
                 await self._upload(job, batch, key, picture)
+                await self._leave_thumbnail(job, key, image)
         bundle, cost_s = await self._upload_progress(job, origin, batch, finished.taken)
         if is_new:
             self._tell_commit(batch, batch.steps, bundle, cost_s)
         return bundle
+
+    async def _leave_thumbnail(self, job: MemberJob, key: str, image: Any) -> None:
+        """Beside the picture at `key`. One that cannot be made or left is no reason to stop, nor
+        worth another attempt."""
+        if not self._engine.makes_thumbnails:
+            return
+        try:
+            data = await self._context.on_packer(partial(self._engine.encode_thumbnail, image))
+            if data:
+                await self._engine.upload(job.sink, thumbnail_key_of(key), data)
+        except (TransferFailed, OSError, ValueError) as error:
+            log.info("thumbnail_not_left", key=key, error=str(error))
 
     async def _deliver_commit(
         self, job: MemberJob, origin: Origin, batch: Batch, taken: Taken

@@ -289,6 +289,16 @@ class Engine(Protocol):
         """In the packer's thread: one of a model's images as a PNG file."""
         ...
 
+    @property
+    def makes_thumbnails(self) -> bool:
+        """Whether it has pictures that can be shown small."""
+        ...
+
+    def encode_thumbnail(self, image: Any) -> bytes:
+        """In the packer's thread: one of a model's images as a small picture; empty if this process
+        cannot make one."""
+        ...
+
     async def save_weights(self, store: StoreEndpoint, key: str, weights: Weights) -> BundleOffer:
         """Leave a part of a weights version in a store. Raises `TransferFailed`."""
         ...

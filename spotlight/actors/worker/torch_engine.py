@@ -31,6 +31,7 @@ from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.sequence_parallel import SequenceParallel
+from spotlight.diffusion.thumbnails import to_thumbnail
 from spotlight.errors import TransferFailed
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.permissions import Permissions
@@ -139,6 +140,15 @@ class TorchEngine:
     def encode_picture(self, image: np.ndarray) -> bytes:
         """See `engine.Engine`."""
         return to_png(image)
+
+    @property
+    def makes_thumbnails(self) -> bool:
+        """See `engine.Engine`."""
+        return True
+
+    def encode_thumbnail(self, image: np.ndarray) -> bytes:
+        """See `engine.Engine`."""
+        return to_thumbnail(image)
 
     async def save_weights(self, store: StoreEndpoint, key: str, weights: Weights) -> BundleOffer:
         """See `engine.Engine`."""

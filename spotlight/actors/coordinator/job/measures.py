@@ -25,6 +25,7 @@ class Picture(msgspec.Struct, frozen=True, kw_only=True):
     reward: float
     """The mean by weight, of several."""
     file: str
+    seed: int
 
 
 def sample_scale(samples: Iterable[Result], weights: Sequence[float]) -> tuple[float, ...]:
@@ -140,6 +141,7 @@ def pictures(results: Iterable[Result], job: JobSpec) -> list[Picture]:
             prompt=result.request.prompt,
             reward=_score(result, job),
             file=Path(result.request.image_key).name,
+            seed=result.request.seed,
         )
         for result in sorted(shown, key=lambda result: result.request.group)
     ]

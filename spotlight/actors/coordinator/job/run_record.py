@@ -20,6 +20,7 @@ import msgspec
 import structlog
 
 from spotlight.actors.coordinator.job.measures import Picture
+from spotlight.actors.protocol.artifacts import thumbnail_key_of
 from spotlight.errors import RunFolderError
 from spotlight.policies.checkpoint_retention import (
     best_version,
@@ -144,6 +145,11 @@ class RunRecord:
         self._tell(metrics)
         self.validations.append(msgspec.convert(written, ValidationMetrics))
         listing = msgspec.to_builtins(pictures)
+        self._folder.show_thumbnails(
+            metrics.weights_version,
+            listing,
+            {file: thumbnail_key_of(key) for file, key in left.items()},
+        )
         self._folder.show_pictures(metrics.weights_version, listing, left)
 
     def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
