@@ -13,7 +13,6 @@ read on its way. Nothing of a body is read before that.
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,12 +22,9 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from spotlight.http_rules import LARGEST_HEADERS, LONGEST_HOST_TOLD, borne, is_meant, same_secret
 from spotlight.transport.addresses import is_loopback
 
-_LARGEST_HEADERS = 16 * 1024
-"""Most bytes of all headers."""
-_LONGEST_HOST_TOLD = 100
-"""Most characters of a host that a refusal repeats."""
 _OWN = ("none", "same-origin")
 """What `Sec-Fetch-Site` says of a request that no page of another site began."""
 
@@ -68,10 +64,10 @@ class HttpGuard:
         headers, server = Headers(scope=scope), scope.get("server")
         address, port = server or ("localhost", None)
         here = port is None or is_loopback(address)  # without a port it is a socket of this machine
-        if sum(len(name) + len(value) for name, value in headers.raw) > _LARGEST_HEADERS:
-            return _Refusal(431, f"the headers have more than {_LARGEST_HEADERS:,} bytes")
+        if sum(len(name) + len(value) for name, value in headers.raw) > LARGEST_HEADERS:
+            return _Refusal(431, f"the headers have more than {LARGEST_HEADERS:,} bytes")
         if not self._is_meant(headers.getlist("host"), address):
-            named = ", ".join(headers.getlist("host"))[:_LONGEST_HOST_TOLD]
+            named = ", ".join(headers.getlist("host"))[:LONGEST_HOST_TOLD]
             return _Refusal(421, f"this is not the server {named!r}; call it by its address")
         if "origin" in headers or headers.get("sec-fetch-site", "none") not in _OWN:
             return _Refusal(403, "pages in a browser may not ask anything here")
@@ -81,24 +77,13 @@ class HttpGuard:
                 "other machines may ask over TLS alone; serve it with a certificate, or say that"
                 " the network is private (`plain`)",
             )
-        if self.token is not None and not _bears(headers.getlist("authorization"), self.token):
+        if self.token is not None and not self._bears(headers.getlist("authorization")):
             return _Refusal(401, "the header `Authorization: Bearer TOKEN` is missing or wrong")
         return None
 
     def _is_meant(self, named: list[str], address: str) -> bool:
-        if self.hosts is None or len(named) != 1:
-            return self.hosts is None
-        host = named[0].lower()
-        host = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-        return is_loopback(host) or host in (
-            address.lower(),
-            *(each.lower() for each in self.hosts),
-        )
+        return self.hosts is None or is_meant(named, address, self.hosts)
 
-
-def _bears(given: list[str], token: str) -> bool:
-    if len(given) != 1:
-        return False
-    scheme, _, shown = given[0].partition(" ")
-    right = hmac.compare_digest(shown.strip().encode(), token.encode())
-    return right and scheme.lower() == "bearer"
+    def _bears(self, given: list[str]) -> bool:
+        assert self.token is not None
+        return same_secret(borne(given), self.token)

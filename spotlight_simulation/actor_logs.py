@@ -20,6 +20,7 @@ from spotlight_simulation.ack_log import AckLog
 from spotlight_simulation.fake_denoising import FakeDenoising
 from spotlight_simulation.freezing import current_process, current_tenant
 from spotlight_simulation.history import History
+from spotlight_simulation.ledger_watch import LedgerWatch
 from spotlight_simulation.logging_for_now import logging_by
 
 
@@ -74,8 +75,9 @@ class NodeLog:
 class ActorLogs:
     """See the module's docstring; by process, given by its identity."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, ledgers: LedgerWatch) -> None:
         self._history = history
+        self._ledgers = ledgers
         self._tenants: dict[str, TenantLog] = {}
         self.workers: defaultdict[str, WorkerLog] = defaultdict(WorkerLog)
         self.nodes: defaultdict[str, NodeLog] = defaultdict(NodeLog)
@@ -215,6 +217,7 @@ class ActorLogs:
             if self._jobs_of_nodes.setdefault(current_process(), job) != job:
                 self._history.came_about("a node goes over to another job")
             self._jobs_of_nodes[current_process()] = job
+            self._ledgers.works_for(current_process(), job)
         if actor == "member" and self._worker.job != job:
             self._worker.job = job
             self._worker.commits.clear()
@@ -222,6 +225,8 @@ class ActorLogs:
 
     def _on_job_forgotten(self, actor: str, job: str) -> None:
         self.jobs[current_process()].discard(actor)
+        if actor == "node":
+            self._ledgers.works_for(current_process(), "")
         if actor == "member":
             self._worker.held.clear()
 

@@ -10,12 +10,12 @@ from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
 
 _LONG_S = 8.0
 """How long trainers may be kept that others have taken the place of, while they can be told."""
-_JOURNAL_EVERY = 10
-"""Looks between two at the journal."""
+_FILES_EVERY = 10
+"""Looks between two at the journal and the ledgers."""
 
 
 class ClusterWatch:
-    """Puts what is wrong into the history: of SP groups, of trainers, and of the journal."""
+    """Puts what is wrong into the history: of SP groups, trainers, journals and ledgers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -31,8 +31,9 @@ class ClusterWatch:
         for what in (*self._groups.look(), *self._look_at_trainers()):
             self._cluster.history.violation(what)
         self._looks += 1
-        if self._looks % _JOURNAL_EVERY == 0:
+        if self._looks % _FILES_EVERY == 0:
             self._cluster.look_into_the_journal()
+            self._cluster.ledgers.look()
 
     def _look_at_trainers(self) -> Iterator[str]:
         trainers, now = self._cluster.hardware.trainers, self._cluster.loop.time()

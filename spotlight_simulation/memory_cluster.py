@@ -42,6 +42,7 @@ from spotlight_simulation.fake_engine import FakeEngine
 from spotlight_simulation.fake_hardware import FakeHardware, HardwareTimes
 from spotlight_simulation.freezing import FreezableLoop, context_of, current_process
 from spotlight_simulation.history import History
+from spotlight_simulation.ledger_watch import LedgerWatch
 from spotlight_simulation.memory_network import Faults, MemoryNetwork, MemoryTransport
 from spotlight_simulation.memory_store import SimulatedStore, Stores
 from spotlight_simulation.numerics import Fingerprints, Numerics
@@ -88,8 +89,11 @@ class Cluster:
         (self.folder / "runs").mkdir(parents=True, exist_ok=True)
         self._context = copy_context()
         self.history = History(loop.time)
-        self.logs = ActorLogs(self.history)
-        self.tap = Wiretap(self.history, self.logs, lambda name: self.on_failpoint(name))
+        self.ledgers = LedgerWatch(self.history, self.folder / "runs", loop.time)
+        self.logs = ActorLogs(self.history, self.ledgers)
+        self.tap = Wiretap(
+            self.history, self.logs, self.ledgers, lambda name: self.on_failpoint(name)
+        )
         self.network = MemoryNetwork(self.rng("network"), Faults(spares=is_spared))
         self.stores = Stores(
             self.rng("stores"),
@@ -186,6 +190,7 @@ class Cluster:
     async def start_node(self, name: str) -> None:
         """Start a node, or start it again; its workers follow."""
         spec, process = self._specs[name], self._add(name)
+        self.ledgers.begun(process.identity)
         folder = f"{name} {process.pid}"
         store = self.stores.open(name, folder)
         settings = NodeSettings(
@@ -322,6 +327,8 @@ class Cluster:
             process.context.close()
         system = process.system
         self._end(process, code)
+        if process.name == COORDINATOR:
+            self.ledgers.coordinator_ended()
         if system is not None:
             system.post.transport.abort()
             saved = self._journal_files() if process.name == COORDINATOR else {}
@@ -395,6 +402,8 @@ class Cluster:
         for name in names:
             self.network.pause(address_of(name))
             self.loop.freeze(self.processes[name].identity)
+            if name == COORDINATOR:
+                self.ledgers.frozen()
 
     def thaw(self, names: Sequence[str]) -> int:
         """Let them go on; returns how much was due meanwhile."""
@@ -402,6 +411,8 @@ class Cluster:
         for name in names:
             self.network.resume(address_of(name))
             due += self.loop.thaw(self.processes[name].identity)
+            if name == COORDINATOR:
+                self.ledgers.thawed()
         return due
 
     def cut(self, left: str, right: str, *, one_way: bool) -> list[tuple[str, str]]:

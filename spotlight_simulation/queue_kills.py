@@ -165,7 +165,7 @@ async def _life(folder: Path, place: int) -> QueueLife:
         await cluster.start_coordinator()
         for node in _NODES:
             await cluster.start_node(node.name)
-        operator = asyncio.create_task(_operate(cluster))
+        operator = asyncio.create_task(operate(cluster))
         try:
             async with asyncio.timeout(_LIMIT_S):
                 await user.have_all_done()
@@ -176,7 +176,7 @@ async def _life(folder: Path, place: int) -> QueueLife:
     return QueueLife(killer.reached, killer.killed_at, user.lost(), user.twice())
 
 
-async def _operate(cluster: Cluster) -> None:
+async def operate(cluster: Cluster) -> None:
     """Start the coordinator again when it is gone."""
     while True:
         await asyncio.sleep(_AWAY_S)

@@ -17,7 +17,7 @@ from spotlight.actors.protocol.users import JobAccepted, SubmitJob
 from spotlight.actors.runtime import ActorSystem
 from spotlight.errors import ActorError, RequestRefused, SessionEnded
 from spotlight.jobs import JobSpec, WorkSpec, work_from_data
-from spotlight.store import job_queue
+from spotlight.store import job_queue, ledger_file
 from spotlight.timings import Timings
 from spotlight_simulation.aims import all_faults
 from spotlight_simulation.cluster_watch import ClusterWatch
@@ -249,7 +249,7 @@ async def _see_what_is_left(run: SessionRun) -> None:
     joined = {worker.node for worker in status.workers} if status else set()
     left = list(workers_are_free_again(cluster, joined))
     runs = run.folder / "runs"
-    known = (door_file(runs), runs / job_queue.NAME)
+    known = (door_file(runs), runs / job_queue.NAME, runs / ledger_file.NAME)
     kept = sorted(path for path in runs.iterdir() if path not in known)
     left += [f"{path.name} is left on disk" for path in kept]
     left += [

@@ -41,6 +41,7 @@ def check_session(run: SessionRun) -> None:
     for invariant in INVARIANTS:
         for what in invariant(run):
             run.history.violation(f"{invariant.__name__}: {what}")
+    run.cluster.ledgers.check()
 
 
 def groups_come_once(run: SessionRun) -> Iterable[str]:

@@ -147,6 +147,7 @@ def check_shared(shared: SharedRun) -> None:
         its = OneOfSeveral(**vars(run))
         for what in _violations(its):
             shared.history.violation(f"{run.scenario.job.name}: {what}")
+    shared.cluster.ledgers.check()
 
 
 def _violations(run: Run) -> Iterator[str]:

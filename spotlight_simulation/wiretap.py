@@ -14,7 +14,7 @@ from typing import Any
 
 from spotlight.actors.protocol.down import Grant, NodePlan, Receipt
 from spotlight.actors.protocol.roles import MAY_SAY
-from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
+from spotlight.actors.protocol.up import CommitSteps, Completed, NodeReport, ReturnLease
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message
 from spotlight.actors.runtime.mailbox import Delivery
 from spotlight.actors.runtime.remote import RemoteDelivery
@@ -27,8 +27,9 @@ from spotlight.transport.control import (
     decode_message,
 )
 from spotlight_simulation.actor_logs import ActorLogs
-from spotlight_simulation.freezing import as_tenant
+from spotlight_simulation.freezing import as_tenant, current_process
 from spotlight_simulation.history import History
+from spotlight_simulation.ledger_watch import LedgerWatch
 
 RECEIPT_ARRIVED = "receipt.arrived"
 """Where a coordinator may be killed: a worker has just heard that something of its is durable."""
@@ -39,12 +40,20 @@ class Wiretap:
 
     Args:
         logs: what the actors say of themselves.
+        ledgers: told what nodes say of their time.
         reached: called with `RECEIPT_ARRIVED` when that is so.
     """
 
-    def __init__(self, history: History, logs: ActorLogs, reached: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        history: History,
+        logs: ActorLogs,
+        ledgers: LedgerWatch,
+        reached: Callable[[str], None],
+    ) -> None:
         self._history = history
         self._logs = logs
+        self._ledgers = ledgers
         self._reached = reached
         self._heard: defaultdict[str, Counter[tuple[str, int, int]]] = defaultdict(Counter)
         """How often each process has heard each frame."""
@@ -91,6 +100,8 @@ class Wiretap:
             name = type(message).__name__
             self._history.violation(f"{process} takes a {name} of {frame[0]} twice")
         taken.add(frame)
+        if isinstance(message, NodeReport):
+            self._ledgers.heard(message)
 
     def refused(self, process: str, address: str, message: Message) -> None:
         """It came from one who may not say it."""
@@ -121,17 +132,23 @@ class Wiretap:
             self._logs.acks.check(message)
         elif isinstance(message, ReturnLease):
             self._logs.gives_back(message)
+        elif isinstance(message, NodeReport):
+            self._ledgers.said(current_process(), message)
 
     def asked(self, message: Message) -> None:
         """An actor asks another process something."""
         if isinstance(message, CommitSteps):
             self._logs.delivers(message)
+        elif isinstance(message, NodeReport):
+            self._ledgers.said(current_process(), message)
 
     def answered(self, message: Message, answer: Message) -> None:
         """An actor answers what another process asked."""
         if _counts(message, answer):
             assert isinstance(message, CommitSteps | Completed)
             self._logs.acks.acknowledging(message)
+        elif isinstance(message, NodeReport):
+            self._ledgers.answered(message, answer)
 
     def answer_came(self, message: Message, answer: Message) -> None:
         """Who has asked gets his answer."""

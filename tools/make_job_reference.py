@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -123,6 +124,7 @@ def _kind(hint: Any) -> str:
         int: "whole number",
         float: "number",
         str: "text",
+        datetime: "time",
         type(None): "absent",
     }
     if hint in names:

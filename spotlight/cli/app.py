@@ -13,12 +13,14 @@ import typer
 
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.cli.comparing import compare, report
+from spotlight.cli.dashboard import dashboard
 from spotlight.cli.doctor import doctor, version
 from spotlight.cli.door import revoke, token
 from spotlight.cli.fleet import drain, nodes, preempt, undrain
 from spotlight.cli.going_on import export, fork, resume
 from spotlight.cli.jobs import cancel, list_jobs, status, submit
 from spotlight.cli.lines import one_line
+from spotlight.cli.live_page import CommandWithPage
 from spotlight.cli.on_this_machine import chaos, init, plan, restore, run
 from spotlight.cli.options import VersionOption
 from spotlight.cli.serve_reward import serve_reward
@@ -30,12 +32,14 @@ from spotlight.process_start import outlive_notices, standard_streams
 _PANELS = {
     "Begin, on this machine": (init, plan, run, restore),
     "Jobs of a coordinator": (submit, resume, sweep, list_jobs, status, watch, logs, cancel),
-    "Results": (report, compare, fork, export),
+    "Results": (dashboard, report, compare, fork, export),
     "Nodes and people of a coordinator": (nodes, drain, undrain, preempt, revoke),
     "Other": (doctor, serve_reward, chaos, version),
 }
 _NAMES = {"list_jobs": "list"}
 """Names of commands that are not those of their functions."""
+_CLASSES = {"run": CommandWithPage}
+"""Classes of commands whose arguments are not read in the usual way."""
 
 app = typer.Typer(
     help="Post-train Diffusion Transformers with reinforcement learning on reserved and spot GPUs.",
@@ -46,7 +50,11 @@ app = typer.Typer(
 )
 for _panel, _commands in _PANELS.items():
     for _command in _commands:
-        app.command(_NAMES.get(_command.__name__), rich_help_panel=_panel)(_command)
+        app.command(
+            _NAMES.get(_command.__name__),
+            cls=_CLASSES.get(_command.__name__),
+            rich_help_panel=_panel,
+        )(_command)
 app.add_typer(token, name="token", rich_help_panel="Nodes and people of a coordinator")
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,6 +24,7 @@ from spotlight.cli.coordinator_identity import CoordinatorIdentity
 from spotlight.cli.serving import actor_system, bind, control_transport, open_port
 from spotlight.errors import UserError
 from spotlight.permissions import Permissions
+from spotlight.policies.money.prices import Prices
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import replace_file
@@ -28,6 +32,9 @@ from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import Timings
 from spotlight.transport.listening import Listening
 from spotlight.transport.tensors import BundleStore, DataPort
+
+if TYPE_CHECKING:
+    from spotlight.web.opening import OpenedPage
 
 log = structlog.get_logger(__name__)
 
@@ -48,10 +55,18 @@ class CoordinatorDaemon:
     address_file: Path | None
     """The control address is written to this file once it can be reached."""
     permissions: Permissions
+    prices: Prices = field(default_factory=Prices)
+    """Those that are the same for all jobs."""
+    page: OpenedPage | None = None
+    """The page of the runs; None for none."""
 
     async def serve(self) -> None:
         """Serve until it is told to end. Raises `UserError` that names the option."""
         failpoints.from_environment()
+        async with self._serving_page():
+            await self._serve()
+
+    async def _serve(self) -> None:
         rng, timings = random.SystemRandom(), Timings()  # the tokens of stores come from it
         transport = control_transport(self.place, self.identity.pair, timings)
         keys = self.identity.open_ring(transport, timings.door)
@@ -69,6 +84,7 @@ class CoordinatorDaemon:
                 timings=timings,
                 mirror=mirror,
                 permissions=self.permissions,
+                prices=self.prices,
             )
             await system.spawn(lambda: coordinator, "coordinator", linked=True, mailbox=MAILBOX)
             await system.spawn(lambda: Door(keys, coordinator), "door", linked=True)
@@ -82,6 +98,19 @@ class CoordinatorDaemon:
             await self.port.aclose()
             if mirror is not None:
                 mirror.close()
+
+    @asynccontextmanager
+    async def _serving_page(self) -> AsyncIterator[None]:
+        """Jobs neither wait for it nor end with it."""
+        if self.page is None:
+            yield
+            return
+        await asyncio.to_thread(self.page.server.start)
+        try:
+            log.info("page_serves", url=self.page.link(), fingerprint=self.page.fingerprint)
+            yield
+        finally:
+            await asyncio.to_thread(self.page.server.close)
 
     def _open_artifacts(self, folder: Path, token: str) -> BundleStore:
         return BundleStore(

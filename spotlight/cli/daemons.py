@@ -23,12 +23,18 @@ from spotlight.actors.runtime.launcher import die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.cli.lines import one_line
+from spotlight.cli.live_page import page_of_coordinator, wanted_page
+from spotlight.cli.node_price import node_price, price_remark
 from spotlight.cli.options import (
     JoinOption,
     MirrorOption,
+    PricesOption,
     RewardSecretOption,
     StoreOption,
     VersionOption,
+    WebCertificateOption,
+    WebKeyOption,
+    WebPlainOption,
 )
 from spotlight.errors import ActorDied, UserError
 from spotlight.permissions import Permissions
@@ -124,6 +130,23 @@ LogsOption = Annotated[
     Path | None,
     typer.Option("--logs", help="Folder for the workers' logs, if not one below ~/.local/state."),
 ]
+UsdPerHourOption = Annotated[
+    float | None,
+    typer.Option(
+        "--usd-per-hour",
+        metavar="DOLLARS",
+        help="What this whole machine costs for an hour; unpriced without it, unless the"
+        " coordinator or a job says it.",
+    ),
+]
+OnDemandOption = Annotated[
+    float | None,
+    typer.Option(
+        "--on-demand-usd-per-hour",
+        metavar="DOLLARS",
+        help="What the same machine costs on demand for an hour.",
+    ),
+]
 NoticeFileOption = Annotated[
     Path | None, typer.Option("--notice-file", help="File in which the launcher gives notice.")
 ]
@@ -175,6 +198,7 @@ def _coordinator(
     runs: Annotated[Path, typer.Option(help="Folder for run folders.")] = Path("runs"),
     allow_code: AllowCodeOption = None,
     mirror: MirrorOption = "",
+    prices: PricesOption = None,
     address_file: Annotated[
         Path | None, typer.Option(help="Write the control address here once reachable.")
     ] = None,
@@ -183,15 +207,31 @@ def _coordinator(
         typer.Option(help="A run folder outside of --runs that jobs may name.", hidden=True),
     ] = None,
     permissions: PermissionsOption = "",
+    web: Annotated[
+        str,
+        typer.Option(
+            "--web",
+            metavar="HOST:PORT",
+            help="Serve the live page of the runs there. Whoever is not on this machine needs a"
+            " join token for people (`spotlight token new --role observer`).",
+        ),
+    ] = "",
+    web_certificate: WebCertificateOption = None,
+    web_key: WebKeyOption = None,
+    web_plain: WebPlainOption = False,
     parent: ParentOption = 0,
     version: VersionOption = False,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
+    page_at = wanted_page(web, web_certificate, web_key, plain=web_plain)
     allowed = _permissions(permissions, allow_code or ())
     data = data_listening(data_listen, place)
     if advertise:
         require_known("--advertise", place.advertised_host)
     copies = open_store("--mirror", mirror) if mirror else None
+    from spotlight.cli.job_files import operator_prices
+
+    costs = operator_prices(prices)
     _make_folder("--runs", runs)
     if parent:
         die_with_parent(parent)
@@ -205,8 +245,9 @@ def _coordinator(
     with locked(runs):
         identity = coordinator_identity(runs, handed)
         folder = RunsFolder(runs, run_folder)
+        page = page_of_coordinator(page_at, runs)
         daemon = CoordinatorDaemon(
-            identity, place, data, port, folder, copies, address_file, allowed
+            identity, place, data, port, folder, copies, address_file, allowed, costs, page
         )
         run(daemon.serve())
 
@@ -272,6 +313,8 @@ def _node(
     allow_link_local: LinkLocalOption = False,
     logs: LogsOption = None,
     notice_file: NoticeFileOption = None,
+    usd_per_hour: UsdPerHourOption = None,
+    on_demand_usd_per_hour: OnDemandOption = None,
     template: TemplateOption = "",
     permissions: PermissionsOption = "",
     parent: ParentOption = 0,
@@ -281,6 +324,7 @@ def _node(
         permissions, allow_code or (), reward_secret or (), link_local=allow_link_local
     )
     kind = _pool(pool)
+    price = node_price(usd_per_hour, on_demand_usd_per_hour, workers)
     place = listening("--host", host, advertise, takes_port=False)
     data = data_listening(data_listen, place)
     if advertise:
@@ -295,6 +339,8 @@ def _node(
     identity = _identity(join, name, kind, key_file, parent)
     logs = _log_folder(logs, name)
     memory = MemoryFolder(base)
+    if remark := price_remark(price):
+        structlog.get_logger().warning("price_taken_as_it_is", remark=remark)
     structlog.get_logger().info(
         "node_starts", node=name, coordinator=identity.coordinator, worker_logs=str(logs)
     )
@@ -311,6 +357,7 @@ def _node(
         watched=not parent,
         notice_file=notice_file,
         template=template,
+        price=price,
     )
     try:
         run(daemon.serve())

@@ -13,6 +13,8 @@ from spotlight.files import path_problem
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.jobs.former_fields import moved
 from spotlight.jobs.loading import job_data
+from spotlight.jobs.price_files import read_prices
+from spotlight.policies.money.prices import Prices
 
 
 def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
@@ -23,6 +25,11 @@ def read_job(path: Path, changes: Sequence[str] = ()) -> JobSpec:
         words = ", ".join(f"`{field}` is now `{to}`" for field, to in former)
         sys.stderr.write(f"spotlight: {one_line(f'{path}: {words}; write that')}\n")
     return job_from_data(data, base=path.parent)
+
+
+def operator_prices(file: Path | None) -> Prices:
+    """What `--prices` says; raises `JobError`."""
+    return Prices() if file is None else read_prices("--prices", file)
 
 
 def check_folder(option: str, folder: Path | None) -> None:

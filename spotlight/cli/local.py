@@ -6,20 +6,23 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
 
 from spotlight.actors.protocol.users import JobStatus
 from spotlight.actors.runtime.loop import ending_signals, run
-from spotlight.cli.job_files import read_job
+from spotlight.cli.job_files import operator_prices, read_job
 from spotlight.cli.live import mirror_trouble, summary_table
+from spotlight.cli.live_page import page_of_run
 from spotlight.cli.plan import plan_lines
 from spotlight.cli.terminal_view import TerminalView
 from spotlight.errors import RunFolderError, UserError
 from spotlight.files import path_problem
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
+from spotlight.preflight.budget_checks import check_budget_left, check_money
 from spotlight.preflight.checks import check, check_store
 from spotlight.preflight.starts import find_start
 from spotlight.process_start import NOTICE_SIGNALS
@@ -36,6 +39,9 @@ from spotlight.store.memory_folder import usable_base
 from spotlight.store.object_store import open_store
 from spotlight.store.run_folder import next_run_folder, read_continued
 
+if TYPE_CHECKING:
+    from spotlight.web.opening import PagePlace
+
 _EXIT_CODES = {"finished": 0, "cancelled": 130, "failed": 1}
 
 
@@ -45,8 +51,10 @@ def run_locally(
     run_folder: Path | None,
     changes: Sequence[str],
     places: LocalPlaces,
+    page: PagePlace | None = None,
 ) -> int:
-    """Run or resume a job here; returns the exit code."""
+    """Run or resume a job here, with its live page if that is to be somewhere; returns the exit
+    code."""
     console = Console()
     if resume is not None:
         folder = resume.resolve()
@@ -60,22 +68,34 @@ def run_locally(
             find_start(job.model)
     files = check(job, run_folder=folder, permissions=places.permissions)
     check_store(job, files, places.store)
-    plan = plan_lines(job, files, folder)
+    prices = check_money(job, operator_prices(places.prices))
+    if resume is not None:
+        check_budget_left(job, folder)
+    plan = plan_lines(job, files, folder, prices)
     make_log_folder(folder / "logs")
     console.print(plan)
-    return run(_run(job, folder, places, None if resume is None else changes, console))
+    alone = run_folder is not None  # what lies beside it is nobody's business
+    with page_of_run(page, folder, alone=alone, say=console.print):
+        return run(_run(job, folder, places, None if resume is None else changes, console))
 
 
 def local_places(
-    store: Path | None, mirror: str, secrets: Sequence[str], operator_token: Path | None = None
+    store: Path | None,
+    mirror: str,
+    secrets: Sequence[str],
+    operator_token: Path | None = None,
+    prices: Path | None = None,
 ) -> LocalPlaces:
-    """What `--store`, `--mirror`, `--reward-secret` and `--operator-token` say; raises `UserError`
-    that names the option."""
+    """What `--store`, `--mirror`, `--reward-secret`, `--operator-token` and `--prices` say; raises
+    `UserError` that names the option."""
     if mirror:
         open_store("--mirror", mirror)
     permissions = Permissions.parse((), secrets)
     base = usable_base("--store", store)
-    return LocalPlaces(base, mirror, permissions=permissions, operator_token=operator_token)
+    prices = None if prices is None else prices.absolute()
+    return LocalPlaces(
+        base, mirror, permissions=permissions, operator_token=operator_token, prices=prices
+    )
 
 
 def new_run_folder(job: JobSpec, wanted: Path | None) -> Path:

@@ -17,6 +17,7 @@ from spotlight.actors.protocol.door import Pool
 from spotlight.actors.runtime import garbage
 from spotlight.actors.runtime.fork_launcher import ForkLauncher
 from spotlight.actors.runtime.loop import ending_signals, until_told
+from spotlight.cli import machine_age
 from spotlight.cli.node_identity import NodeIdentity
 from spotlight.cli.serving import actor_system, bind, control_transport, open_port
 from spotlight.cloud.detect import detect, metadata_urls
@@ -28,6 +29,7 @@ from spotlight.errors import UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.notices import Notice
 from spotlight.process_start import NOTICE_SIGNALS
+from spotlight.record.ledger import Price
 from spotlight.running.worker_template import LOG as TEMPLATE_LOG
 from spotlight.running.worker_template import worker_template
 from spotlight.store.log_folder import bound
@@ -61,6 +63,8 @@ class NodeDaemon:
     """The launcher gives notice in this file."""
     template: str
     """Workers are forked from this template; from one of its own if it is empty."""
+    price: Price | None = None
+    """What a GPU of it costs, if that was said."""
     _stop: asyncio.Event = field(default_factory=asyncio.Event)
     _problem: UserError | None = None
 
@@ -132,6 +136,9 @@ class NodeDaemon:
             os.getpid(),
             self.place.advertised_host,
             self.permissions,
+            machine_s=machine_age.machine_s() if self.watched else 0.0,
+            process_s=machine_age.process_s(),
+            price=self.price,
         )
 
     def _left(self, error: UserError | None) -> None:

@@ -8,11 +8,17 @@ from typing import Annotated
 
 import typer
 
+from spotlight.cli.live_page import wanted_page
 from spotlight.cli.options import (
     MirrorOption,
+    PricesOption,
     RewardSecretOption,
     SetOption,
     StoreOption,
+    WebCertificateOption,
+    WebKeyOption,
+    WebOption,
+    WebPlainOption,
 )
 from spotlight.errors import UserError
 from spotlight.files import path_problem
@@ -48,24 +54,27 @@ def plan(
     ] = "",
     store: StoreOption = None,
     reward_secret: RewardSecretOption = None,
+    prices: PricesOption = None,
 ) -> None:
     """Check a job for this machine and say what it would do, and how much memory it needs, without
     starting anything."""
     from rich.console import Console
 
     from spotlight.assets import is_builtin
-    from spotlight.cli.job_files import read_job
+    from spotlight.cli.job_files import operator_prices, read_job
     from spotlight.cli.local import new_run_folder
     from spotlight.cli.memory_plan import memory_table
     from spotlight.cli.plan import plan_lines
     from spotlight.cli.processes import run_in_process
     from spotlight.permissions import Permissions
+    from spotlight.preflight.budget_checks import check_money
     from spotlight.preflight.checks import check, check_store, settled
     from spotlight.store.memory_folder import usable_base
 
     spec = read_job(job, changes or ())
     folder = new_run_folder(spec, None)
     files = check(spec, run_folder=folder, permissions=Permissions.parse((), reward_secret or ()))
+    costs = check_money(spec, operator_prices(prices))
     base = usable_base("--store", store)
     memory = memory_table(settled(spec, files), files.checkpoint, gpu, base)
     check_store(spec, files, base)
@@ -74,7 +83,7 @@ def plan(
         if code:
             raise typer.Exit(code)
     console = Console()
-    console.print(plan_lines(spec, files, folder), "", memory, sep="\n")
+    console.print(plan_lines(spec, files, folder, costs), "", memory, sep="\n")
 
 
 def run(
@@ -91,19 +100,25 @@ def run(
     store: StoreOption = None,
     mirror: MirrorOption = "",
     reward_secret: RewardSecretOption = None,
+    prices: PricesOption = None,
     operator_token: Annotated[
         Path | None,
         typer.Option(
             help="Write a join token here by which other commands reach this run while it lasts."
         ),
     ] = None,
+    web: WebOption = "",
+    web_certificate: WebCertificateOption = None,
+    web_key: WebKeyOption = None,
+    web_plain: WebPlainOption = False,
 ) -> None:
     """Run a job on this machine: starts a coordinator and local nodes, and submits to them."""
     from spotlight.cli.local import local_places, run_locally
 
     _check_choice(job, resume, run_folder)
-    places = local_places(store, mirror, reward_secret or (), operator_token)
-    raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places))
+    places = local_places(store, mirror, reward_secret or (), operator_token, prices)
+    page = wanted_page(web, web_certificate, web_key, plain=web_plain)
+    raise typer.Exit(run_locally(job, resume, run_folder, changes or (), places, page))
 
 
 def restore(

@@ -126,6 +126,46 @@ MirrorOption = Annotated[
         " file://, s3:// or gs://.",
     ),
 ]
+PricesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prices",
+        metavar="FILE",
+        help="What GPUs cost: a file (YAML or JSON) with the fields of a job's section `prices`."
+        " It comes before what jobs say.",
+    ),
+]
+
+
+WebOption = Annotated[
+    str,
+    typer.Option(
+        "--web",
+        metavar="[HOST:PORT]",
+        show_default=False,
+        help="Serve the live page there while the run lasts, and print its link; by default on any"
+        " free port of this machine, for this machine alone.",
+    ),
+]
+WebCertificateOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--web-certificate",
+        metavar="FILE",
+        help="Certificate of the page, if other machines reach it and browsers are to know it.",
+    ),
+]
+WebKeyOption = Annotated[
+    Path | None, typer.Option("--web-key", metavar="FILE", help="Key of that certificate.")
+]
+WebPlainOption = Annotated[
+    bool,
+    typer.Option(
+        "--web-plain",
+        help="Serve the page to other machines without TLS: their network is private, or a proxy"
+        " encrypts.",
+    ),
+]
 
 
 def _say_version(wanted: bool) -> None:

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from spotlight.cli.tables import pairs
-from spotlight.jobs import JobSpec, PoolSpec
+from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec
 from spotlight.jobs.losses import loss_title
+from spotlight.jobs.prices import prices_of
+from spotlight.policies.money.prices import Prices
+from spotlight.policies.money.words import money
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
 from spotlight.report.formatting import count
+from spotlight.types import Pool
 
 
-def plan_lines(job: JobSpec, files: JobFiles, run_folder: Path) -> RenderableType:
+def plan_lines(
+    job: JobSpec, files: JobFiles, run_folder: Path, prices: Prices | None = None
+) -> RenderableType:
     """The plan as a grid of names and words."""
     table = pairs()
     table.add_row("job", Text(job.name, style="bold"))
     for name, said in _lines(job, files, run_folder):
+        table.add_row(name, Text(said))
+    for name, said in _money(job, prices or prices_of(job.prices, Prices())):
         table.add_row(name, Text(said))
     return table
 
@@ -184,6 +194,32 @@ def _disk(job: JobSpec, files: JobFiles, run_folder: Path) -> str:
     place = next(path for path in (run_folder, *run_folder.absolute().parents) if path.exists())
     free = shutil.disk_usage(place).free
     return f"about {amount(disk_nbytes(job, files))}B of {amount(free)}B free"
+
+
+def _money(job: JobSpec, prices: Prices) -> Iterator[tuple[str, str]]:
+    """What an hour costs with all nodes that `spotlight run` starts, and what it may cost."""
+    now, currency = time.time(), prices.currency
+    cost, unpriced = 0.0, 0
+    for name, pool in _nodes(job.pools):
+        workers = (job.pools.reserved if pool == "reserved" else job.pools.spot).workers
+        price = prices.of(name, pool, None, now)
+        cost += 0 if price is None else price.usd_per_gpu_hour * workers
+        unpriced += workers if price is None else 0
+    if prices.sources():
+        each = [f"{money(cost, currency)} an hour with all nodes, by {', '.join(prices.sources())}"]
+        if unpriced:
+            each.append(f"{count(unpriced, 'worker')} without a price")
+        yield "price", "; ".join((*each, *prices.remarks()))
+    budget = job.budget
+    limits = [] if budget.usd is None else [money(budget.usd, currency)]
+    limits += [] if budget.hours is None else [f"{budget.hours:g} h"]
+    if limits:
+        yield "budget", f"{' or '.join(limits)}, then it stops and can be resumed"
+
+
+def _nodes(pools: PoolsSpec) -> Iterator[tuple[str, Pool]]:
+    yield from ((f"reserved-{index}", "reserved") for index in range(pools.reserved.nodes))
+    yield from ((f"spot-{index}", "spot") for index in range(pools.spot.nodes))
 
 
 def amount(value: int) -> str:

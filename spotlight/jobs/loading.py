@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, TypeVar, get_origin
 
 import msgspec
 import yaml
@@ -115,6 +115,27 @@ def work_from_data(data: dict[str, Any]) -> WorkSpec:
         return msgspec.convert(data, WorkSpec)
     except msgspec.ValidationError as error:
         raise job_error(str(error), data, WorkSpec) from error
+
+
+SectionT = TypeVar("SectionT", bound=msgspec.Struct)
+
+
+def section_from_text(text: str, spec: type[SectionT], source: str) -> SectionT:
+    """A section of a job that stands in a file of its own, YAML or JSON; raises `JobError`."""
+    try:
+        data = read_yaml(text)
+    except PlainYAMLError as error:
+        raise JobError(source, str(error)) from error
+    if not isinstance(data, dict):
+        raise JobError(source, f"must hold fields, such as `{spec.__struct_fields__[0]}`")
+    try:
+        _refuse_unknown_keys(data, spec, "")
+        return msgspec.convert(data, spec)
+    except msgspec.ValidationError as error:
+        wrong = job_error(str(error), data, spec)
+    except JobError as error:
+        wrong = error
+    raise JobError(f"{source}: {wrong.path}", wrong.problem)
 
 
 def job_to_yaml(job: JobSpec, stamp: Stamp | None = None) -> str:

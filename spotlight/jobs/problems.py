@@ -24,6 +24,7 @@ _KINDS = {
     "str": "text",
     "array": "a list",
     "object": "a section with fields",
+    "datetime": "a time with its zone, such as `2026-11-26T12:00:00Z`",
 }
 """What a field must be, by the name that msgspec has for it."""
 _BOUNDS = {">=": "at least", "<=": "at most", ">": "above", "<": "below"}
@@ -87,6 +88,7 @@ def job_error(message: str, data: Any, spec: type[msgspec.Struct]) -> JobError:
         _other_word(problem, path, spec)
         or _out_of_range(problem, path, data, spec)
         or _other_type(problem, path, spec)
+        or _other_time(problem)
     )
     return JobError(path or "job", said or problem[:1].lower() + problem[1:])
 
@@ -125,6 +127,11 @@ def _other_type(problem: str, path: str, spec: type[msgspec.Struct]) -> str:
     is_word = given == "bool" and "str" in expected
     quotes = " (yes, no, on and off need quotes in YAML)" if is_word else ""
     return f"must be {wanted}, not of type `{given}`{quotes}"
+
+
+def _other_time(problem: str) -> str:
+    is_time = "RFC3339" in problem or "timezone" in problem
+    return f"must be {_KINDS['datetime']}" if is_time else ""
 
 
 def _field(path: str, spec: type[msgspec.Struct]) -> tuple[type[msgspec.Struct] | None, str]:

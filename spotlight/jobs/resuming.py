@@ -32,6 +32,8 @@ FIXED = (
     "training.updates_per_iteration",
 )
 """Paths of fields and of whole sections."""
+FREE = ("validation.target",)
+"""Paths of fields of these that may be changed all the same: nothing was made from them."""
 KEPT_ZERO = ("training.kl", "training.rollout_decay")
 """Paths of fields whose number may change, but not to 0 or from 0: with 0 the state of training
 lacks the weights that the others need."""
@@ -80,6 +82,8 @@ def job_with(job: JobSpec, changes: Sequence[str]) -> JobSpec:
 def _is_fixed(change: Changed) -> bool:
     if change.path in KEPT_ZERO:
         return not change.born or not change.now
+    if change.path in FREE:
+        return False
     return any(f"{change.path}.".startswith((f"{path}.", f"{path}[")) for path in FIXED)
 
 

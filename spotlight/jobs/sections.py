@@ -14,6 +14,8 @@ import msgspec
 from spotlight.files import text_problem
 from spotlight.jobs.fields import (
     GREATEST_RANK,
+    HIGHEST_BUDGET,
+    LARGEST_REWARD,
     LONGEST_PROMPT,
     MOST_ITERATIONS,
     MOST_PREVIEWS,
@@ -205,6 +207,9 @@ class ValidationSpec(Section, frozen=True, kw_only=True):
     on_hacking: Literal["warn", "stop"] = "warn"
     """What the job does when a model games its reward; either way the best checkpoint by
     `validation.rewards` is kept. `stop` is for jobs that nobody watches."""
+    target: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] | None = None
+    """The score that is aimed at: the report says what had been spent when a validation reached it
+    first, and how much is left. The job goes on after it. It is for those who compare costs."""
 
 
 class PoolSpec(Section, frozen=True, kw_only=True):
@@ -223,3 +228,14 @@ class PoolsSpec(Section, frozen=True, kw_only=True):
     """Nodes that stay: they train, and roll out when they do not train."""
     spot: PoolSpec = PoolSpec()
     """Nodes that may go at any time: they roll out, and explore while the others train."""
+
+
+class BudgetSpec(Section, frozen=True, kw_only=True):
+    """What the run may cost. At 80 % of it people are warned, at 100 % the run stops, and can be
+    gone on with: `spotlight resume RUN --set budget.usd=...`."""
+
+    usd: Annotated[float, msgspec.Meta(gt=0, le=HIGHEST_BUDGET)] | None = None
+    """Money for all GPU time of the run whose price is known, in the currency of `prices`; without
+    limit when absent."""
+    hours: Annotated[float, msgspec.Meta(gt=0, le=HIGHEST_BUDGET)] | None = None
+    """Hours of run time; without limit when absent. [h]"""

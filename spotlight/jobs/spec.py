@@ -23,9 +23,11 @@ from spotlight.jobs.fields import (
     require,
 )
 from spotlight.jobs.losses import LOSSES, misfit
+from spotlight.jobs.prices import PricesSpec
 from spotlight.jobs.rewards import RewardSpec, ScoringSpec, require_rewards
 from spotlight.jobs.sampling import SamplerSpec
 from spotlight.jobs.sections import (
+    BudgetSpec,
     ExplorationSpec,
     ModelSpec,
     PoolsSpec,
@@ -113,6 +115,10 @@ class JobSpec(Section, frozen=True, kw_only=True):
     """What `spotlight run` starts on this machine."""
     trackers: tuple[TrackerSpec, ...] = ()
     """Who is told of the run's metrics, besides the run folder."""
+    prices: PricesSpec = PricesSpec()
+    """What GPUs cost."""
+    budget: BudgetSpec = BudgetSpec()
+    """What the run may cost."""
 
     def __post_init__(self) -> None:
         require(

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 
 from spotlight.policies.departure import SHARING
 from spotlight.record.run_events import (
+    BudgetNear,
     MirrorFailed,
     NodeLost,
+    NodeUnpriced,
     NoticeReceived,
     NoticeWithdrawn,
     RequestGivenUp,
@@ -22,8 +24,10 @@ from spotlight.record.run_events import (
 )
 
 COUNTED: tuple[type[RunEvent], ...] = (
+    BudgetNear,
     MirrorFailed,
     NodeLost,
+    NodeUnpriced,
     NoticeReceived,
     NoticeWithdrawn,
     RequestGivenUp,
@@ -52,6 +56,10 @@ class RunTally:
     """Iterations in the checkpoint that was copied to object storage last; None if none was."""
     mirror_failures: int = 0
     """Copies to object storage that failed."""
+    budgets_near: dict[str, float] = field(default_factory=dict)
+    """The budgets of which people were warned, each with the limit that it had then."""
+    has_unpriced: bool = False
+    """Whether a node without a price worked for a job with a budget of money."""
     _with_notice: set[str] = field(default_factory=set)
     """Nodes whose loss is counted already; a coordinator that comes back hears of their notice
     again."""
@@ -71,6 +79,10 @@ class RunTally:
                 self.mirrored = event.iteration
             case MirrorFailed():
                 self.mirror_failures += 1
+            case BudgetNear():
+                self.budgets_near[event.budget] = event.limit
+            case NodeUnpriced():
+                self.has_unpriced = True
             case NoticeReceived():
                 is_new = event.node not in self._with_notice
                 self.preemptions += is_new and event.source != SHARING

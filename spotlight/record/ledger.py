@@ -8,7 +8,7 @@ milliseconds, so that they add up exactly.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -27,8 +27,8 @@ TimeState = Literal[
     "lost",
 ]
 """What a second of a worker went to. A worker is `starting` from the start of its machine until its
-process is up; it is `draining` while it is idle because its node has notice or is drained, and
-`lost` while no process of it is there, although its machine is paid for."""
+process is up; it is `draining` while it is idle because its node has notice, and `lost` while no
+process of it is there, although its machine is paid for."""
 TIME_STATES: tuple[TimeState, ...] = (
     "rollout",
     "explore",
@@ -43,7 +43,7 @@ TIME_STATES: tuple[TimeState, ...] = (
 )
 """All of them, useful work first."""
 
-Milliseconds = dict[TimeState, int]
+Milliseconds = dict[TimeState, Annotated[int, msgspec.Meta(ge=0, le=2**50)]]
 """Time by state; states without any may be absent."""
 
 
@@ -60,9 +60,9 @@ class WorkerTimes(Record, frozen=True):
 class Price(Record, frozen=True):
     """What a GPU costs for an hour. On a machine without one, it is what a worker costs."""
 
-    usd_per_gpu_hour: float
+    usd_per_gpu_hour: Annotated[float, msgspec.Meta(ge=0)]
     """In the currency of the ledger."""
-    on_demand: float | None = None
+    on_demand: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """What the same GPU costs on demand; None if that is not known."""
     source: str = ""
     """Where the price is from, such as `job`, `node`, or a snapshot with its date."""
@@ -73,8 +73,12 @@ class NodeBill(Record, frozen=True, kw_only=True):
 
     node: str
     pool: Pool
+    job: str = ""
+    """The id of the job or session; empty for the time without one."""
     process: str
-    """The incarnation of the node's process."""
+    """The incarnation of the node's process; empty for several that are gone."""
+    number: int = 0
+    """That of its `WorkerTimes`."""
     workers: int
     """How many it has."""
     from_at: float
@@ -85,13 +89,13 @@ class NodeBill(Record, frozen=True, kw_only=True):
     """Whether the process still is, as far as is known."""
     price: Price | None = None
     """None if it is not known: the time is unpriced, which is not free."""
-    times: dict[str, Milliseconds] = {}
+    times: dict[str, Milliseconds] = msgspec.field(default_factory=dict)
     """By worker."""
 
 
 class Ledger(Record, frozen=True, kw_only=True):
-    """The file `ledger.json`: of a run in its folder, of the time without a job in the folder of
-    all runs. It is replaced as a whole."""
+    """The file `ledger.json`: of a run in its folder; of sessions, and of the time without either,
+    in the folder of all runs. It is replaced as a whole."""
 
     format: int = 1
     number: int = 0

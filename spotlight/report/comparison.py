@@ -22,7 +22,7 @@ _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 """The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
 _T95_MORE = ((15, 2.131), (20, 2.086), (30, 2.042), (60, 2.000))
 """The same from so many degrees of freedom on."""
-_NO_DIFFERENCE = ("name", "seed", "pools", "trackers")
+_NO_DIFFERENCE = ("name", "seed", "pools", "trackers", "prices", "budget")
 """Sections and fields that say nothing of what a run trains."""
 
 

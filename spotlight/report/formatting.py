@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from spotlight.jobs import JobSpec
 from spotlight.jobs.losses import loss_title
 from spotlight.record.run_events import (
+    BudgetNear,
     CheckpointSaved,
     ExplorationReduced,
     GroupDropped,
     NodeJoined,
     NodeLost,
+    NodeUnpriced,
     ResultsIgnored,
     RewardFell,
     RewardsFlat,
@@ -108,6 +110,11 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case WeightsTaken(source=source, score=before):
             had = "" if before is None else f", which had a validation score of {score(before)}"
             return "Weights taken", f"from {source}{had}", False
+        case BudgetNear(said=said):
+            return "Budget nearly spent", said, False
+        case NodeUnpriced(node=node, reason=reason):
+            why = f": {reason}" if reason else ""
+            return "Time without a price", f"of {node}, which the budget does not count{why}", False
         case NodeLost(node=node, pool=pool, reason=reason):
             return "Node lost", f"{node} ({pool or NONE}): {reason or NONE}", True
         case WorkerLost(worker=worker, reason=reason, requests_handed_on=kinds):

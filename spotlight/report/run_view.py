@@ -87,11 +87,14 @@ class MoneyPart(Part, frozen=True, kw_only=True):
     """(beginning of the hour since 1970, money)."""
     otherwise: tuple[WhatIf, ...] = ()
     advice: str = ""
-    """Whether one more spot node is worth it, in one sentence; empty if that cannot be said."""
+    """Whether one more spot node is worth it, or why that cannot be said, in one sentence; empty if
+    nothing is priced."""
     sources: tuple[str, ...] = ()
     """Where the prices are from."""
     budget_usd: float | None = None
     budget_hours: float | None = None
+    without_job: float | None = None
+    """What nodes of the same folder of runs cost while they worked for no job; not in `spent`."""
 
 
 class PoolPart(Part, frozen=True, kw_only=True):

@@ -170,7 +170,10 @@ class CoordinatorClient:
         answer = await self._system.ask(self._coordinator, message, timeout_s=_LIMIT_S)
         if isinstance(answer, NodeUnknown):
             there = ", ".join(answer.nodes) or "none"
-            raise UnknownNode(f"there is no node `{message.node}`; there are: {there}")
+            problem = f"there is no node `{message.node}`"
+            if answer.gone:
+                problem = f"the node `{message.node}` is not there any more: {answer.gone}"
+            raise UnknownNode(f"{problem}; there are: {there}")
         if isinstance(answer, ConsentNeeded):
             raise ConsentMissing(answer.reason)
         if isinstance(answer, DrainRefused):

@@ -56,6 +56,8 @@ class LocalPlaces:
     """What the job or session may do, besides what it names itself."""
     operator_token: Path | None = None
     """File for a token by which others of this user reach the coordinator; None for none."""
+    prices: Path | None = None
+    """File that says what GPUs cost; None for none."""
 
 
 @dataclass
@@ -143,7 +145,8 @@ async def _daemons(
         mirror = ["--mirror", places.mirror] if places.mirror else []
         allowed = ["--permissions", msgspec.json.encode(places.permissions).decode()]
         run = ["--run-folder", str(places.run_folder)] if places.run_folder is not None else []
-        arguments = [*mirror, *allowed, *run, "--runs", str(logs)]
+        prices = ["--prices", str(places.prices)] if places.prices is not None else []
+        arguments = [*mirror, *allowed, *run, *prices, "--runs", str(logs)]
         arguments += ["--address-file", str(address_file), "--listen"]
         first = await cluster.start("coordinator", "coordinator", [*arguments, _ANY_PORT], keys)
         address = await _read_address(address_file, first.process, logs)

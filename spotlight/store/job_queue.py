@@ -89,7 +89,7 @@ class JobQueue:
 
     def add(self, job: QueuedJob) -> None:
         """Put a job at the end. It is on disk when this returns. A job that had ended and goes on
-        takes the place of what was known of it.
+        takes the place of what was known of it (`known`).
 
         Raises `RequestRefused` if its run is in the queue already, or too many are, and
         `JournalError` if the disk refuses; nothing of it is there then.
@@ -108,10 +108,15 @@ class JobQueue:
         if self._jobs[number] != job:
             self._write({number: job})
 
-    def remove(self, job_id: str) -> None:
-        """Forget a job that did not come into the queue after all. Raises `JournalError` if the
-        disk refuses; the job is there then."""
-        self._write({self._numbers[job_id]: None})
+    def known(self, job_id: str) -> QueuedJob | None:
+        """The job of this id, if there is one."""
+        number = self._numbers.get(job_id)
+        return None if number is None else self._jobs[number]
+
+    def take_back(self, job_id: str, former: QueuedJob | None) -> None:
+        """A job did not come into the queue after all, and what was known of it before is true.
+        Raises `JournalError` if the disk refuses; the job is there then."""
+        self._write({self._numbers[job_id]: former})
 
     def drain(self, node: str, *, cancel: bool) -> None:
         """Keep that a node is to have no work, or (`cancel`) that it is to have some. It is on disk

@@ -39,6 +39,8 @@ class QueuedJob(Record, frozen=True):
     """This is how many iterations are done, as far as is known here."""
     iterations: _Count = 0
     """This is how many iterations there are to be."""
+    changes: tuple[str, ...] = ()
+    """With these settings, each `path=value`, the run goes on; it has them once it has begun."""
 
     @property
     def has_ended(self) -> bool:

@@ -15,7 +15,8 @@ class Callback(Protocol):
     The methods are called in the order in which things happened, one at a time, in a thread of
     their own: they may take their time. Whatever they raise is logged and counted, and the run goes
     on; `spotlight.errors.StopJob` ends the job instead. The first call is `on_event` with
-    `RunStarted`, the last one, unless the process is killed, `on_event` with `RunFinished`.
+    `RunStarted`, the last one `on_event` with `RunFinished`, unless the coordinator ends before the
+    job: the next one makes the callbacks anew, and goes on with `RunStarted`.
     """
 
     def on_iteration(self, metrics: IterationMetrics, loss: Mapping[str, float]) -> None:

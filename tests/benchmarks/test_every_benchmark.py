@@ -21,12 +21,14 @@ NO_BENCHMARKS = {
     "control_plane_coordinator",
     "control_plane_farm",
     "control_plane_keys",
+    "large_run",
     "staleness",
     "tensors_peers",
     "traced_worker",
     "unscored_worker",
 }
-"""Modules that are started by benchmarks, and the study of a run that somebody names."""
+"""Modules that are started by benchmarks, what writes runs for them, and the study of a run that
+somebody names."""
 APART = {"faults", "live_chaos", "live_jobs", "security", "trainer_loss", "upgrade"}
 """They look for workers below their nodes, or have a network of their own, in which no template of
 this process is reached, or run other code in nodes."""

@@ -19,6 +19,7 @@ from spotlight.transport.control import ActorRef, Envelope, Kind, encode_message
 from spotlight.types import BundleOffer, StoreEndpoint
 from spotlight_simulation.actor_logs import ActorLogs
 from spotlight_simulation.history import History
+from spotlight_simulation.ledger_watch import LedgerWatch
 from spotlight_simulation.saved_rows import saved_rows
 from spotlight_simulation.wiretap import RECEIPT_ARRIVED, Wiretap
 
@@ -33,8 +34,13 @@ def history() -> History:
 
 
 @pytest.fixture
-def logs(history: History) -> ActorLogs:
-    return ActorLogs(history)
+def ledgers(history: History, tmp_path: Path) -> LedgerWatch:
+    return LedgerWatch(history, tmp_path, lambda: 0.0)
+
+
+@pytest.fixture
+def logs(history: History, ledgers: LedgerWatch) -> ActorLogs:
+    return ActorLogs(history, ledgers)
 
 
 @pytest.fixture
@@ -43,8 +49,8 @@ def reached() -> list[str]:
 
 
 @pytest.fixture
-def tap(history: History, logs: ActorLogs, reached: list[str]) -> Wiretap:
-    return Wiretap(history, logs, reached.append)
+def tap(history: History, logs: ActorLogs, ledgers: LedgerWatch, reached: list[str]) -> Wiretap:
+    return Wiretap(history, logs, ledgers, reached.append)
 
 
 def envelope(sequence: int, kind: Kind = Kind.TELL, message: Any = COMMIT) -> Envelope:

@@ -490,7 +490,7 @@ def test_a_queue_opens_on_a_full_disk_and_writes_nothing_until_there_is_a_job(
 
 
 def test_a_job_that_did_not_come_into_the_queue_after_all_is_forgotten(busy, runs) -> None:
-    busy.remove("a-1")
+    busy.take_back("a-1", None)
     busy.close()
     again = JobQueue.open(runs)
     assert (ids(again.live()), ids(again.ended())) == (["b-1"], ["d-1"])

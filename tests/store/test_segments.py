@@ -13,7 +13,13 @@ from run_folder_kit import job
 from spotlight import __version__
 from spotlight.errors import JobError, RunFolderError
 from spotlight.jobs import job_to_yaml
-from spotlight.store.run_folder import PROGRESS, RunFolder, read_config, read_continued
+from spotlight.store.run_folder import (
+    PROGRESS,
+    RunFolder,
+    known_iterations,
+    read_config,
+    read_continued,
+)
 from spotlight.store.segments import SEGMENT, Segment, records_of, segments_of
 
 EARLIER = Path(__file__).parents[1] / "data" / "runs" / "0.1.0"
@@ -23,7 +29,7 @@ RATE = "training.learning_rate=1e-05"
 def again(path: Path, *changes: str) -> RunFolder:
     """The folder, opened again with changes, in which a segment has begun."""
     folder, _ = RunFolder.reopen(path, None, changes)
-    folder.begin_segment()
+    folder.begin_segment(known_iterations(folder.journal))
     return folder
 
 

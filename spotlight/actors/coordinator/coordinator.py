@@ -31,11 +31,12 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from spotlight.actors.coordinator.accounts import Accounts
 from spotlight.actors.coordinator.fleet import Fleet
 from spotlight.actors.coordinator.job.job_runner import JobRunner, JobSetup
 from spotlight.actors.coordinator.job.mirroring import MirrorPlace
 from spotlight.actors.coordinator.key_ring import OPERATOR, REFUSALS_LOG_S, KeyRing
-from spotlight.actors.coordinator.node_statuses import node_statuses
+from spotlight.actors.coordinator.node_statuses import became_of, node_statuses
 from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.coordinator.session.session_runner import SessionRunner, SessionSetup
 from spotlight.actors.coordinator.submissions import (
@@ -80,11 +81,20 @@ from spotlight.actors.protocol.users import (
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
 from spotlight.actors.runtime.log_limiter import LimitedLog
-from spotlight.errors import JournalError, RequestRefused, UnknownJob, UserError
+from spotlight.errors import (
+    JournalError,
+    RequestRefused,
+    RunFolderError,
+    UnknownJob,
+    UserError,
+    is_disk_full,
+)
 from spotlight.permissions import Permissions
 from spotlight.policies.fleet.admission import Waiting, admit, why_waits
 from spotlight.policies.fleet.allocation import Borrower
 from spotlight.policies.fleet.fleet_events import Terms
+from spotlight.policies.money.prices import Prices
+from spotlight.preflight.budget_checks import check_money
 from spotlight.report.rendering import write_report
 from spotlight.store.job_queue import JobQueue
 from spotlight.store.queued_job import QueuedJob
@@ -119,6 +129,7 @@ class Coordinator(Actor):
         timings: how long it and its actors wait.
         mirror: where it copies runs to, if anywhere.
         permissions: what its operator lets jobs do.
+        prices: what nodes cost, where neither they nor their job say so.
     """
 
     def __init__(
@@ -130,16 +141,19 @@ class Coordinator(Actor):
         timings: Timings = Timings(),
         mirror: MirrorPlace | None = None,
         permissions: Permissions = Permissions(),
+        prices: Prices | None = None,
     ) -> None:
         self._runs = runs
         self._mirror = mirror
         self._permissions = permissions
+        self._prices = prices or Prices()
         self._rng = rng
         self._timings = timings
         self._open_store = open_store
         self._keys = keys
         self._fleet: Fleet
         self._queue: JobQueue
+        self._accounts: Accounts
         self._tenants: dict[str, Tenant] = {}
         """The jobs and sessions that run, by id."""
         self._last: dict[str, JobStatus] = {}
@@ -151,7 +165,10 @@ class Coordinator(Actor):
         self._beginning: dict[str, QueuedJob] = {}
         """Those that are about to run, by id."""
         self._no_room: dict[str, str] = {}
-        """Why those of them do not run yet that wait for room on the disk, by id."""
+        """Why those of them do not run yet, or not now, that wait for room on the disk, by id."""
+        self._waited_for_room: dict[str, tuple[int, float]] = {}
+        """In which iteration a full disk stopped jobs last, and how long they waited in it, by id.
+        """
         self._cancels: dict[str, CancelJob] = {}
         """The cancellations of those of them that were cancelled meanwhile, by id."""
         self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
@@ -163,6 +180,15 @@ class Coordinator(Actor):
         `JournalError` if the queue cannot be used."""
         self._queue = JobQueue.open(self._runs.path)
         self._open_files.callback(self._queue.close)
+        self._accounts = Accounts(
+            self._runs.path,
+            self._queue,
+            self._tenants,
+            self._prices,
+            self._keys.now,
+            self._timings.coordinator,
+        )
+        self.run_task(self._accounts.keep())
         self._fleet = Fleet(self, self, self._timings)
         for node in self._queue.drained:
             self._fleet.drain(node, cancel=False)
@@ -173,10 +199,12 @@ class Coordinator(Actor):
 
     async def stopping(self, reason: str) -> None:
         """The next coordinator goes on with the queue."""
+        await self._accounts.close()
         self._open_files.close()
 
     def aborted(self) -> None:
         """Leave the queue as a kill does."""
+        self._accounts.abort()
         self._open_files.close()
 
     # --- who may say what ---
@@ -196,10 +224,13 @@ class Coordinator(Actor):
         """A node is there, and says what it has; or it has left after a notice."""
         actors = (ref.address for worker in message.workers for ref in _actors_of(worker))
         problem = self._keys.report(message.node, message.pool, self.sender_address, actors)
-        answer = NodeRefused(problem) if problem else self._fleet.reported(message)
+        word = msgspec.structs.replace(message, times=())  # nobody else is to compare these
+        answer = NodeRefused(problem) if problem else self._fleet.reported(word)
         if isinstance(answer, NodeRefused):
             node, reason = message.node, answer.reason
             self._refusals_log.info("node_refused", about=(node, reason), node=node, reason=reason)
+        else:
+            self._accounts.report(message)
         self._begin_waiting()
         return answer
 
@@ -209,7 +240,7 @@ class Coordinator(Actor):
         if not (message.cancel or message.yes) and (needed := self._consent_for(message.node)):
             return needed
         if not self._fleet.give_notice(message.node, message.notice_s, cancel=message.cancel):
-            return self._node_unknown()
+            return self._node_unknown(message.node)
         return Acknowledged()
 
     @handles(DrainNode)
@@ -222,7 +253,7 @@ class Coordinator(Actor):
         table = self._fleet.table
         was_drained = message.cancel and message.node in table.drained
         if message.node not in table.nodes and not was_drained:
-            return self._node_unknown()
+            return self._node_unknown(message.node)
         try:
             self._queue.drain(message.node, cancel=message.cancel)
         except JournalError as error:
@@ -230,8 +261,9 @@ class Coordinator(Actor):
         self._fleet.drain(message.node, cancel=message.cancel)
         return Acknowledged()
 
-    def _node_unknown(self) -> NodeUnknown:
-        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())))
+    def _node_unknown(self, name: str) -> NodeUnknown:
+        gone = became_of(name, self._fleet.table, asyncio.get_running_loop().time())
+        return NodeUnknown(tuple(sorted(node.node for node in self._fleet.present())), gone)
 
     def _consent_for(self, node: str) -> ConsentNeeded | None:
         job = self._fleet.table.cannot_train_without(node)
@@ -249,6 +281,7 @@ class Coordinator(Actor):
         for tenant in self._tenants.values():
             if message.ref == tenant.ref:
                 return self._lose_tenant(tenant, message.reason)
+        self._accounts.gone(message.ref)
         self._fleet.out_of_reach(message.ref, message.reason, self._keys)
 
     def node_reported(self, tenant: str, report: NodeReport) -> None:
@@ -298,6 +331,9 @@ class Coordinator(Actor):
             submission = await self._in_thread(
                 lambda: read_submission(message, self._runs, self._permissions)
             )
+            check_money(
+                submission.job, self._prices, [node.price for node in self._fleet.present()]
+            )
             return await self._take(message, submission, user)
         except UserError as error:
             job, reason = message.job.name, str(error)
@@ -329,7 +365,6 @@ class Coordinator(Actor):
                     " can go on with it"
                 )
             require_same_prompts(folder.journal, submission.files.prompt_digests)
-            begin_segment(folder, job.iterations)
             queued = QueuedJob(
                 id=identity.job_id,
                 name=job.name,
@@ -341,14 +376,16 @@ class Coordinator(Actor):
                 run_folder=str(path),
                 submitted_at=self._keys.now(),
                 iterations=job.iterations,
+                changes=message.changes,
             )
+            former = self._queue.known(queued.id)
             self._queue.add(queued)
             undo.pop_all()
         self._last.pop(queued.id, None)
         _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
         if queued.id in self._admitted():
             begin = self._begin_job(queued, folder, submission, came_back=False)
-            await self._begin_or_refuse(queued, begin)
+            await self._begin_or_refuse(queued, begin, former)
         else:
             folder.close()
         return JobAccepted(queued.id, queued.run_folder)
@@ -510,6 +547,8 @@ class Coordinator(Actor):
             status = JobStatus(phase="queued", note=self._why_waits(job))
         if status.outcome:
             status = msgspec.structs.replace(status, workers=self._idle_workers())
+        elif problem := self._no_room.get(job.id):
+            status = msgspec.structs.replace(status, note=problem)
         return msgspec.structs.replace(
             status,
             job=job.name,
@@ -553,12 +592,25 @@ class Coordinator(Actor):
         self.call_in_turn(partial(self._run_again, tenant))
 
     async def _end(self, tenant: Tenant) -> None:
-        """Write the report, then say so: whoever sees the outcome finds the report."""
+        """Its nodes are told, and say what they did for it in the end."""
         status = tenant.ended
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
         await self._stop(tenant)
+        if isinstance(tenant, JobRunner):  # whoever sees the outcome finds the report
+            ended = msgspec.structs.replace(status, outcome="", reason="")
+        else:
+            ended = status
+        self._last[tenant.service.id] = ended
         tenant.nodes.forget()
+        self.run_task(self._settle(tenant, status))
+
+    async def _settle(self, tenant: Tenant, status: JobStatus) -> None:
+        await self._accounts.settle(tenant.service.id)
+        self.call_in_turn(partial(self._close, tenant, status))
+
+    async def _close(self, tenant: Tenant, status: JobStatus) -> None:
+        """Write the report, then say so: whoever sees the outcome finds the report."""
         if isinstance(tenant, JobRunner):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))
@@ -568,10 +620,18 @@ class Coordinator(Actor):
         self._note_end(tenant.service.id, status)
 
     async def _run_again(self, tenant: Tenant) -> None:
-        if self._tenants.get(tenant.service.id) is tenant:
-            await self._stop(tenant)
-            await self._begin_from_disk(self._queue.find(tenant.service.id), came_back=True)
-            tenant.nodes.forget()  # unless another runner goes on in its place
+        if self._tenants.get(tenant.service.id) is not tenant:
+            return
+        await self._stop(tenant)
+        job = self._beginning[tenant.service.id] = self._queue.find(tenant.service.id)
+        if tenant.full:  # others are served until it is not any more
+            self.run_task(self._go_on(tenant, job))
+        else:
+            await self._go_on(tenant, job)
+
+    async def _go_on(self, tenant: Tenant, job: QueuedJob) -> None:
+        await self._begin_from_disk(job, came_back=tenant.has_begun, full=tenant.full)
+        tenant.nodes.forget()  # unless another runner goes on in its place
 
     async def _stop(self, tenant: Tenant) -> None:
         self._last[tenant.service.id] = tenant.status
@@ -581,6 +641,7 @@ class Coordinator(Actor):
 
     def _note_end(self, job_id: str, status: JobStatus) -> None:
         """A job runs no more, or does not begin; others may begin."""
+        self._waited_for_room.pop(job_id, None)
         self._last.pop(job_id, None)
         self._last[job_id] = status
         while len(self._last) > MOST_LAST:
@@ -653,24 +714,15 @@ class Coordinator(Actor):
             job = self._beginning[job_id] = self._queue.find(job_id)
             self.run_task(self._begin_from_disk(job, came_back=False))
 
-    async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool) -> None:
-        """Begin, or go on with, what is in a folder. A job that cannot has failed."""
-        path, permissions = Path(job.run_folder), self._permissions
+    async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool, full: str = "") -> None:
+        """Begin, or go on with, what is in a folder; once the disk has room, if it was `full`. A
+        job that cannot has failed."""
         self._beginning[job.id] = job
         try:
-            if job.kind == "session":
-                session = SessionFolder.reopen(path)
-                work = session.saved.work
-                files = await self._in_thread(lambda: read_session_files(work, permissions))
-                await self._begin_session(job, session, files, came_back=came_back)
+            if full:
+                await self._begin_with_room(job, full, came_back=came_back)
             else:
-                submission = await self._in_thread(lambda: read_interrupted(path, permissions))
-                if not came_back:
-                    await self._wait_for_room(submission, job.id)
-                if cancelled := self._cancels.get(job.id):
-                    return self._cancel_queued(job, cancelled.reason)
-                folder, _ = RunFolder.reopen(path, submission.job)
-                await self._begin_job(job, folder, submission, came_back=came_back)
+                await self._begin_what_is_there(job, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
             is_known = isinstance(error, UserError)
             _log_of(job).error(
@@ -684,6 +736,46 @@ class Coordinator(Actor):
             self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
         finally:
             self._begins_no_more(job.id)
+
+    async def _begin_what_is_there(self, job: QueuedJob, *, came_back: bool) -> None:
+        path, permissions = Path(job.run_folder), self._permissions
+        if job.kind == "session":
+            session = SessionFolder.reopen(path)
+            work = session.saved.work
+            files = await self._in_thread(lambda: read_session_files(work, permissions))
+            await self._begin_session(job, session, files, came_back=came_back)
+            return
+        submission = await self._in_thread(lambda: read_interrupted(path, permissions, job.changes))
+        if not came_back:
+            await self._wait_for_room(submission, job.id)
+        if cancelled := self._cancels.get(job.id):
+            return self._cancel_queued(job, cancelled.reason)
+        folder, _ = RunFolder.reopen(path, submission.job, job.changes)
+        await self._begin_job(job, folder, submission, came_back=came_back)
+
+    async def _begin_with_room(self, job: QueuedJob, problem: str, *, came_back: bool) -> None:
+        """Try to go on with a job that a full disk has stopped, until the disk takes what is
+        written, the job is cancelled, or that was in vain for too long."""
+        times, iteration = self._timings.coordinator, self._last[job.id].iteration
+        before, waited_s = self._waited_for_room.get(job.id, (iteration, 0.0))
+        waited_s = waited_s if before == iteration else 0.0
+        try:
+            while waited_s < times.full_disk_s:
+                what, _, _ = problem.partition("; ")  # the rest says how to resume a run by hand
+                self._no_room[job.id] = f"goes on when the disk has room: {what}"
+                self._refusals_log.warning("job_waits_for_room", about=job.id, reason=problem)
+                await asyncio.sleep(times.full_disk_pause_s)
+                waited_s += times.full_disk_pause_s
+                self._waited_for_room[job.id] = iteration, waited_s
+                try:
+                    return await self._begin_what_is_there(job, came_back=came_back)
+                except UserError as error:
+                    if not is_disk_full(error):
+                        raise
+                    problem = str(error)
+        finally:
+            self._no_room.pop(job.id, None)
+        raise RunFolderError(problem)
 
     async def _wait_for_room(self, submission: Submission, job_id: str) -> None:
         """Until the disk has room for the run, or the job is cancelled: a disk that is full for a
@@ -703,14 +795,17 @@ class Coordinator(Actor):
         del self._beginning[job_id]
         self._cancels.pop(job_id, None)
 
-    async def _begin_or_refuse(self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT]) -> BegunT:
-        """Begin what has just come into the queue. If that cannot be, it was never there."""
+    async def _begin_or_refuse(
+        self, job: QueuedJob, begin: Coroutine[Any, Any, BegunT], former: QueuedJob | None = None
+    ) -> BegunT:
+        """Begin what has just come into the queue, where `former` was known of it. If that cannot
+        be, it was never there."""
         self._beginning[job.id] = job
         try:
             return await begin
         except Exception:
             try:
-                self._queue.remove(job.id)
+                self._queue.take_back(job.id, former)
             except JournalError as error:
                 self._note_end(job.id, JobStatus(outcome="failed", reason=str(error)))
             raise
@@ -724,14 +819,18 @@ class Coordinator(Actor):
             undo.callback(folder.close)
             identity = identify(folder.journal, queued.name, self._rng, queued.owner)
             require_same_prompts(folder.journal, submission.files.prompt_digests)
-            begin_segment(folder, submission.job.iterations)
             undo.pop_all()  # `_install` closes it
         event = "job_goes_on" if came_back else "job_began"
         _log_of(queued).info(event, run_folder=queued.run_folder)
         job, files, hub_files = submission.job, submission.files, submission.hub_files
-        setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
-        actor, make = f"job-{identity.job_id}", partial(JobRunner, setup)
-        await self._install(queued, folder, actor, identity.token, make)
+        mirror, clock = self._mirror, self._keys.now
+        setup = JobSetup(job, identity, folder, files, came_back, mirror, clock, hub_files)
+
+        def make(around: Surroundings) -> JobRunner:
+            begin_segment(folder, job.iterations)  # the queue has the job: it goes on
+            return JobRunner(setup, around)
+
+        await self._install(queued, folder, f"job-{identity.job_id}", identity.token, make)
 
     async def _begin_session(
         self, queued: QueuedJob, folder: SessionFolder, files: SessionFiles, *, came_back: bool
@@ -761,7 +860,8 @@ class Coordinator(Actor):
             nodes = self._fleet.begin(job.id, Terms(job.weight, job.priority, job.ranks))
             undo.callback(nodes.forget)
             known = {node.node: node for node in self._fleet.lent_to(job.id)}
-            around = Surroundings(self, store, nodes, tuple(known.values()), self._timings)
+            lent = tuple(known.values())
+            around = Surroundings(self, store, nodes, lent, self._timings, self._prices)
             tenant = make(around)
             await self.spawn(lambda: tenant, actor, mailbox=MAILBOX)
             undo.pop_all()  # it is the tenant's to close now
@@ -769,6 +869,8 @@ class Coordinator(Actor):
         self.watch(tenant.ref)
         if tenant.ended is not None:  # as it started, when `_end` did not know it
             self.tenant_ended(tenant)
+        if tenant.full:
+            self.run_again(tenant)
         self._tell_changes(tenant, known)
         if job.id in self._cancels:
             self.tell(tenant.ref, self._cancels[job.id])

@@ -9,6 +9,7 @@ from spotlight.actors.protocol.users import NodeStatus
 from spotlight.policies.departure import SHARING
 from spotlight.policies.fleet.fleet_rows import GoneNode, NodeRow
 from spotlight.policies.fleet.table import FleetTable
+from spotlight.report.formatting import duration
 
 
 def node_statuses(table: FleetTable[NodeReport, NodeTask], now: float) -> tuple[NodeStatus, ...]:
@@ -20,6 +21,17 @@ def node_statuses(table: FleetTable[NodeReport, NodeTask], now: float) -> tuple[
     there = {name: _there(row, now) for name, row in table.nodes.items()}
     gone = {name: _gone(name, row, now) for name, row in table.gone.items()}
     return tuple(status for _, status in sorted({**gone, **there}.items()))
+
+
+def became_of(name: str, table: FleetTable[NodeReport, NodeTask], now: float) -> str:
+    """Why a node cannot be told anything, of whose name there is, or was lately, one; empty if
+    there was none. `now`: on the table's clock."""
+    if name in table.nodes:
+        return "it has given its work back, and is leaving"
+    if (row := table.gone.get(name)) is None:
+        return ""
+    ago = f"{duration(now - row.at)} ago"
+    return f"it left {ago}" if row.state == "left" else f"it was lost {ago} ({row.reason})"
 
 
 def _there(row: NodeRow[NodeReport, NodeTask], now: float) -> NodeStatus:

@@ -5,6 +5,7 @@ Whoever submits a job is answered with the reason, so no error holds what stands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from spotlight.jobs import JobSpec, WorkSpec, parse_job
 from spotlight.jobs.hub_names import HubFile
 from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
+from spotlight.preflight.budget_checks import check_budget_left
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import (
     JobFiles,
@@ -74,17 +76,21 @@ def read_submission(message: SubmitJob, runs: RunsFolder, permissions: Permissio
     path, job = runs.place(message.job.name, message.run_folder), message.job
     if message.resume:
         job = job_with(_saved_job(path), message.changes)
+        check_budget_left(job, path)
     permissions.require(job)
     files = check(job, run_folder=path, local_workers=False)
     job = job if message.resume else settled(job, files)
     return Submission(path, job, files, files_on_hub(job.model.checkpoint))
 
 
-def read_interrupted(path: Path, permissions: Permissions) -> Submission:
-    """What a run goes on with whose coordinator was killed. It was checked when it began, but this
-    coordinator may be allowed less; raises `UserError`.
+def read_interrupted(
+    path: Path, permissions: Permissions, changes: Sequence[str] = ()
+) -> Submission:
+    """What a run goes on with that waited, or whose coordinator was killed, with the changes with
+    which it came into the queue. It was checked then, but this coordinator may be allowed less;
+    raises `UserError`.
     """
-    job = read_config(path)
+    job = job_with(read_config(path), changes)
     permissions.require(job)
     return Submission(path, job, read_job_files(job), files_on_hub(job.model.checkpoint))
 

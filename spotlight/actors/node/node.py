@@ -47,7 +47,9 @@ from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
 from spotlight.actors.runtime.launcher import PARENT, ProcessHandle, ProcessLauncher
 from spotlight.errors import UserError
 from spotlight.permissions import Permissions
+from spotlight.policies.ledger.node_times import NodeTimes
 from spotlight.policies.notices import Notice
+from spotlight.record.ledger import Price
 from spotlight.timings import Timings
 from spotlight.transport.control.keys import KeyPair, key_of
 from spotlight.transport.tensors import BundleStore
@@ -73,6 +75,12 @@ class NodeSettings:
     """Address that others reach this machine by; `host` unless given."""
     permissions: Permissions = Permissions()
     """What jobs may do on this machine."""
+    machine_s: float = 0.0
+    """For how long the machine had been starting when this process began, if that was for it."""
+    process_s: float = 0.0
+    """For how long the process had been there when the node began."""
+    price: Price | None = None
+    """What a GPU of it costs, if that is known here."""
 
     @property
     def workers_by_name(self) -> list[str]:
@@ -131,9 +139,13 @@ class NodeScheduler(Actor):
         self._plans = WorkerPlans(self)
         self._link = CoordinatorLink(self, settings.coordinator, enrolment, timings.node)
         self._leaving = Leaving(self, self._plans, self._link, timings.departure)
+        self._worked: NodeTimes
+        """What the workers did."""
 
     async def started(self) -> None:
         """Start the workers; each says when it is up."""
+        names = self._settings.workers_by_name
+        self._worked = NodeTimes(names, self._now(), self._settings.process_s)
         guests = self.system.guests
         guests.admit(key_of(self._settings.coordinator), "coordinator")
         for key, role in self._worker_roles().items():
@@ -145,6 +157,7 @@ class NodeScheduler(Actor):
 
     async def stopping(self, reason: str) -> None:
         """Workers end with their node, at once: they keep nothing that must be saved."""
+        self._link.report_at_last()
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -215,10 +228,13 @@ class NodeScheduler(Actor):
         elif job.spec is None:
             job = msgspec.structs.replace(job, spec=known.spec)
         self._job = job
+        is_another = self._worked.work_for(job.job_id, self._now())
         self._lives.follow_job(job)
         self._weights.follow(job.weights, job.versions)
         self._checkpoint.follow(job.checkpoint)
         self._tell_workers_job()
+        if is_another:
+            self._link.report()
 
     def files_changed(self) -> None:
         """A version, or the checkpoint, has come, or could not be had."""
@@ -246,8 +262,11 @@ class NodeScheduler(Actor):
             self._tell_workers_job()
             self._weights.begin("")
             self._checkpoint.begin("")
+            self._worked.work_for("", self._now())
+            self._link.report()
 
     def _note(self, report: WorkerReport) -> None:
+        self._worked.does(report.worker, report.state, self._now())
         self._plans.note(report)
         self._grouping.note(report)
         self._checkpoint.note(report)
@@ -295,6 +314,8 @@ class NodeScheduler(Actor):
     def report(self, number: int, coordinator: ActorRef | None, plan: int) -> NodeReport:
         """What this node has and does now, as its report of that number to a coordinator whose
         latest plan had the number `plan`."""
+        notice, now = self._leaving.notice, self._now()
+        self._worked.leaves(notice is not None, now)
         return NodeReport(
             number,
             self._settings.name,
@@ -302,7 +323,7 @@ class NodeScheduler(Actor):
             self.ref,
             tuple(self._workers.values()),
             self._sink,
-            notice=self._leaving.notice,
+            notice=notice,
             left=self._leaving.has_left,
             coordinator=coordinator,
             plan=plan,
@@ -312,7 +333,14 @@ class NodeScheduler(Actor):
             checkpoint=self._checkpoint.state,
             size=self._settings.workers,
             troubles=self._lives.troubles,
+            times=self._worked.told(now),
+            machine_s=self._settings.machine_s,
+            price=self._settings.price,
         )
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     @property
     def _sink(self) -> StoreEndpoint:
@@ -331,11 +359,13 @@ class NodeScheduler(Actor):
     async def _keep_running(self, index: int, name: str) -> None:
         while True:
             log.info("worker_starting", worker=name)
+            self._worked.does(name, "starting", self._now())
             process = await self._start_worker(name, index)
             self._processes.append(process)
             self._lives.begin(name, process)
             starting = self.run_task(self._end_if_not_up(name))
             code = await process.wait()
+            self._worked.does(name, "gone", self._now())
             del self._starts[name]  # what the process said last may come only now
             self._processes.remove(process)
             self._grouping.remove(name)  # before all else: others wait for it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from enum import Enum
 from functools import cache
 from hashlib import sha256
@@ -23,9 +24,9 @@ from spotlight.transport.control import Envelope
 from spotlight.transport.control.dialect import Dialect
 from spotlight.transport.control.wire import Hello, Refusal, Welcome
 
-_PLAIN = (Any, str, bytes, int, float, bool, type(None), msgspec.Raw)
+_PLAIN = (Any, str, bytes, int, float, bool, type(None), datetime, msgspec.Raw)
 _own_annotations = cache(get_annotations)
-_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern")
+_BOUNDS = ("ge", "gt", "le", "lt", "multiple_of", "min_length", "max_length", "pattern", "tz")
 
 
 @cache

@@ -13,6 +13,8 @@ import msgspec
 from spotlight.actors.protocol.down import CheckpointSource, WeightsOffer
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import MOST_WORKERS_OF_NODE
+from spotlight.policies.ledger.node_times import MOST_STRETCHES
+from spotlight.record.ledger import Price, WorkerTimes
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.tracebacks import LONGEST_TRACEBACK
 from spotlight.transport.control import Message
@@ -178,6 +180,14 @@ class NodeReport(Message, frozen=True):
         tuple[WorkerTrouble, ...], msgspec.Meta(max_length=MOST_WORKERS_OF_NODE)
     ] = ()
     """Workers whose processes end badly, until one of them is ready."""
+    times: Annotated[tuple[WorkerTimes, ...], msgspec.Meta(max_length=MOST_STRETCHES)] = ()
+    """What its workers did for each of the latest jobs, in the order in which it worked for them;
+    the last is the present one."""
+    machine_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """For how long its machine had been starting when its process began; 0 for a machine that was
+    there for other things before."""
+    price: Price | None = None
+    """What a GPU of it costs, if it was told."""
 
 
 class HeldLease(Record, frozen=True):

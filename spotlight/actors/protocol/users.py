@@ -227,15 +227,23 @@ class JobStatus(Message, frozen=True):
     """What the job waits for, if that is not what a job of its phase does."""
     mirror: MirrorStatus | None = None
     """None if the run is not copied to object storage."""
+    spent: float | None = None
+    """What the run has cost, as far as its time has a price; None if none has."""
+    currency: str = "USD"
+    """The currency of `spent`."""
+    price_sources: tuple[str, ...] = ()
+    """Where prices are from that no node says of itself, and what of them may be a slip."""
     troubles: tuple[str, ...] = ()
-    """What is wrong with trackers, exploration, the disk and workers: each names one, and says why
-    it does not work."""
+    """What is wrong with trackers, exploration, the disk, workers and budgets: each names one, and
+    says why it does not work, or how much is left."""
     nodes: tuple[NodeStatus, ...] = ()
     """All nodes of the coordinator, by name: those that are there, whatever they work for, and the
     latest that went."""
 
     def __post_init__(self) -> None:
-        clean_fields(self, "job", "phase", "reason", "note", "troubles", most=LONGEST_ERROR)
+        clean_fields(
+            self, "job", "phase", "reason", "note", "price_sources", "troubles", most=LONGEST_ERROR
+        )
 
 
 class PreemptNode(Message, frozen=True):
@@ -281,9 +289,14 @@ class ConsentNeeded(Message, frozen=True):
 
 
 class NodeUnknown(Message, frozen=True):
-    """No node of that name is there; `nodes` are."""
+    """No node of that name is there to be told anything; `nodes` are."""
 
     nodes: tuple[str, ...]
+    gone: str = ""
+    """What became of the one that was there; empty if none of that name is remembered."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "gone", most=LONGEST_ERROR)
 
 
 class Acknowledged(Message, frozen=True):

@@ -169,7 +169,7 @@ class KeyBook:
         token that has ended is a joiner, who is told so."""
         if (token_id := self._token_of.get(key)) is not None:
             token = self._tokens[token_id]
-            is_user = token.role != "node" and not _end_of(token, now)
+            is_user = token.role != "node" and not end_of(token, now)
             role: Role = token.role if is_user else "joiner"
             return Passport(token.id, role, token.pool, token.id)
         node = self._nodes.get(self._node_of.get(key, ""))
@@ -305,7 +305,7 @@ class KeyBook:
         came_by = self._tokens.get(node.token) if node is not None else None
         stay = (each for each in self.nodes if token is not None and each.token == token.id)
         return Revocation(
-            () if came_by is None or _end_of(came_by, now) else (came_by.id,),
+            () if came_by is None or end_of(came_by, now) else (came_by.id,),
             tuple(each.name for each in stay if each.revoked_at is None),
         )
 
@@ -330,7 +330,7 @@ class KeyBook:
                 del self._tokens[token.id], self._token_of[token.key]
                 self._changed[token.key] = None
         users = [token for token in self.tokens if token.role != "node"]
-        ended = {token.id for token in users if _end_of(token, now)}
+        ended = {token.id for token in users if end_of(token, now)}
         for token in users:
             if token.id in ended ^ self._users_ended:
                 self._changed[token.key] = None
@@ -398,7 +398,7 @@ class KeyBook:
 
 def _refusal_of(token: Token, name: str, pool: Pool | None, now: float) -> Refusal | None:
     """Why a node of that pool cannot join by a token."""
-    if end := _end_of(token, now):
+    if end := end_of(token, now):
         said = f"the join token `{token.id}` {end}; {_ask_for(token.role, token.pool)}"
         return Refusal(said, token_ended=True)
     if pool is not None and pool != token.pool:
@@ -409,7 +409,7 @@ def _refusal_of(token: Token, name: str, pool: Pool | None, now: float) -> Refus
     return None
 
 
-def _end_of(token: Token, now: float) -> str:
+def end_of(token: Token, now: float) -> str:
     """How a token has ended; empty if it has not."""
     if token.revoked_at is not None:
         return f"was revoked {_on(token.revoked_at)}"

@@ -1,4 +1,4 @@
-"""The certificate of a data port, and how a receiver knows it.
+"""The certificate of a data port or of a page, and how a receiver knows it.
 
 Each process makes its own, and no authority signs it: whoever has an offer has the certificate's
 fingerprint, and trusts that one and no other. Its names and dates mean nothing.
@@ -13,8 +13,9 @@ import os
 import socket
 import ssl
 from dataclasses import dataclass
+from pathlib import Path
 
-from spotlight.errors import WrongCertificate
+from spotlight.errors import UserError, WrongCertificate
 
 _NAME = "spotlight"
 _NO_DATES = datetime.datetime(1970, 1, 1), datetime.datetime(9999, 12, 31)
@@ -58,6 +59,26 @@ def new_certificate() -> Certificate:
         file.flush()
         context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
     return Certificate(context, _fingerprint(certificate.public_bytes(serialization.Encoding.DER)))
+
+
+def certificate_in(certificate: tuple[str, Path], key: tuple[str, Path]) -> Certificate:
+    """One that somebody has signed, from its file and that of its key, each given with the option
+    that named it. Raises `UserError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    files = f"{certificate[0]} {certificate[1]}, {key[0]} {key[1]}"
+    try:
+        context.load_cert_chain(certificate[1], key[1], password=lambda: b"")
+        text = certificate[1].read_text(encoding="ascii")
+        first = text[text.index("-----BEGIN CERTIFICATE") :]
+        end = "-----END CERTIFICATE-----"
+        der = ssl.PEM_cert_to_DER_cert(first[: first.index(end) + len(end)])
+    except (OSError, ValueError) as error:  # that of TLS, too
+        raise UserError(
+            f"{files}: they cannot be used ({error}); give files in PEM, with a key that has no"
+            " password"
+        ) from error
+    return Certificate(context, _fingerprint(der))
 
 
 def secured(connected: socket.socket) -> ssl.SSLSocket:

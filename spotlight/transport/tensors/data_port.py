@@ -12,10 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import ssl
 import threading
-from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
@@ -24,8 +21,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestHandler
 
 from spotlight.errors import TransferFailed, TransferRefused
 from spotlight.timings import TransferTimings
@@ -36,23 +31,14 @@ from spotlight.transport.tensors.serving import (
     ConnectionBroken,
     refusal,
 )
+from spotlight.transport.wary_server import SecuredConnection, WaryServer
 
 if TYPE_CHECKING:
     from spotlight.transport.tensors.store import BundleStore
 
 _BACKLOG = 1024
 _MOST_BROKEN_BY_UCX = 8
-_log = logging.getLogger(__name__)
 _events = structlog.get_logger(__name__)
-
-
-def _is_ours(record: logging.LogRecord) -> bool:
-    # What strangers send that is no HTTP is answered, and must not fill the log.
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, HttpProcessingError)
-
-
-_log.addFilter(_is_ours)
 
 
 def connection_limit() -> int:
@@ -100,7 +86,7 @@ class DataPort:
         self._timings = timings
         self._limit = connection_limit()
         self._stores: list[BundleStore] = []
-        self._server: _Server | None = None
+        self._server: WaryServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._answering: set[asyncio.Task[Any]] = set()
@@ -173,7 +159,13 @@ class DataPort:
 
     async def _serve(self, bound: Future[int]) -> None:
         loop = asyncio.get_running_loop()
-        server = _Server(self._handle, self._timings.header_limit_s, self._limit)
+        server = WaryServer(
+            self._handle,
+            self._timings.header_limit_s,
+            self._limit,
+            read_bufsize=READ_AHEAD,
+            auto_decompress=False,
+        )
         try:
             connected = self._secured(server, loop) if self._certificate else server
             listener = await loop.create_server(connected, *self._bind, backlog=_BACKLOG)
@@ -182,23 +174,13 @@ class DataPort:
             return
         self._loop, self._server = loop, server
         bound.set_result(listener.sockets[0].getsockname()[1])
-        await server.closing.wait()
-        # Closing the listener at once would leave open what it has just accepted.
-        for each in listener.sockets:
-            loop.remove_reader(each)
-        for task in self._answering:  # a connection that is aborted in a sendfile is an error
-            task.cancel()
-        server.abort()
-        while others := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(others)
-            server.abort()
-        await asyncio.sleep(0)  # what was aborted last closes its socket
-        listener.close()
+        await server.until_closed(listener, self._answering)
 
-    def _secured(self, server: _Server, loop: asyncio.AbstractEventLoop) -> Callable[[], _Secured]:
+    def _secured(
+        self, server: WaryServer, loop: asyncio.AbstractEventLoop
+    ) -> Callable[[], SecuredConnection]:
         assert self._certificate is not None
-        context = self._certificate.context
-        return lambda: _Secured(server, loop, context, self._timings.header_limit_s)
+        return server.secured(loop, self._certificate.context)
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         task = asyncio.current_task()
@@ -255,102 +237,3 @@ class DataPort:
         for scope, whose in self._scopes.items():
             if whose == of and not scope.expired():
                 scope.reschedule(asyncio.get_running_loop().time())
-
-
-Abort = Callable[[], None]
-
-
-class _Server(web.Server):
-    """Knows its strangers.
-
-    Args:
-        header_limit_s: how long one may be a stranger.
-        limit: how many there may be.
-    """
-
-    def __init__(self, handler: Any, header_limit_s: float, limit: int) -> None:
-        super().__init__(
-            handler,
-            handler_cancellation=True,
-            access_log=None,
-            logger=_log,
-            read_bufsize=READ_AHEAD,
-            auto_decompress=False,
-        )
-        self.closing = asyncio.Event()
-        self._header_limit_s = header_limit_s
-        self._limit = limit
-        self._strangers: dict[RequestHandler, tuple[asyncio.TimerHandle, Abort]] = {}
-        """Connections that have proved nothing yet, in the order in which they came: what ends each
-        in time, or now."""
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        self.is_stranger(handler, transport.abort)
-
-    def is_stranger(self, handler: RequestHandler, abort: Abort) -> None:
-        """Somebody is connected, or was, and has agreed on TLS since."""
-        if self.closing.is_set():
-            abort()
-            return
-        if handler in self._strangers:
-            return
-        later = asyncio.get_running_loop().call_later
-        self._strangers[handler] = later(self._header_limit_s, abort), abort
-        if len(self._strangers) > self._limit:
-            oldest = next(iter(self._strangers))
-            _, abort_oldest = self._strangers[oldest]
-            self.is_known(oldest)
-            abort_oldest()
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        self.is_known(handler)
-        super().connection_lost(handler, exc)
-
-    def is_known(self, handler: RequestHandler) -> None:
-        """One is no stranger any more."""
-        timer, _ = self._strangers.pop(handler, (None, None))
-        if timer is not None:
-            timer.cancel()
-
-    def abort(self) -> None:
-        """End all connections."""
-        for _, abort in list(self._strangers.values()):
-            abort()
-        for handler in self.connections:
-            if handler.transport is not None:
-                handler.transport.abort()
-
-
-class _Secured(SSLProtocol):
-    """A connection with TLS. Who does not agree on it is a stranger, as well: the loop's own way
-    to listen with TLS says nothing of a connection before that.
-    """
-
-    def __init__(
-        self,
-        server: _Server,
-        loop: asyncio.AbstractEventLoop,
-        context: ssl.SSLContext,
-        limit_s: float,
-    ) -> None:
-        self._server = server
-        self._handler = server()
-        super().__init__(
-            loop,
-            self._handler,
-            context,
-            None,  # type: ignore[arg-type]  # nobody waits for it
-            server_side=True,
-            ssl_handshake_timeout=limit_s,  # type: ignore[arg-type]
-            ssl_shutdown_timeout=limit_s,
-        )
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._server.is_stranger(self._handler, transport.abort)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self._server.is_known(self._handler)
-        super().connection_lost(exc)

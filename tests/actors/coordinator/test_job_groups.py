@@ -157,6 +157,7 @@ async def test_a_run_that_goes_on_knows_its_step_times(town: Town) -> None:
     await town.submit(job())
     first = await town.wait(lambda now: now.iteration == 2)
     await town.ask(CancelJob())
+    await town.wait(lambda now: now.outcome == "cancelled")
     node.demands.clear()
     town.world.denoise_s = 400.0
     await town.submit(None, first.run_folder, resume=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import pytest
 from job_kit import STORE, job, recorder
@@ -13,7 +14,13 @@ from town_kit import Town, events
 from spotlight.actors.protocol.down import NodeRefused
 from spotlight.actors.protocol.trainer import TrainedIteration, TrainerReport
 from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs, WorkerReport
-from spotlight.actors.protocol.users import CancelJob, JobStatus, NodeUnknown, PreemptNode
+from spotlight.actors.protocol.users import (
+    CancelJob,
+    DrainNode,
+    JobStatus,
+    NodeUnknown,
+    PreemptNode,
+)
 from spotlight.actors.runtime import ActorRef
 from spotlight.errors import NotAllowed
 from spotlight.transport.control import BadInput, decode_message, encode_message
@@ -40,6 +47,18 @@ async def test_notice_for_a_node_that_is_not_there_names_those_that_are(town: To
     await with_nodes(town)
     answer = await town.ask(PreemptNode("spott", 30.0, cancel=False))
     assert answer == NodeUnknown(("reserved", "spot"))
+
+
+async def test_notice_for_a_node_that_was_lost_says_so(town: Town) -> None:
+    await with_nodes(town)
+    await town.nodes["spot"].abort()
+    await asyncio.sleep(40.0)
+    for answer in (
+        await town.ask(PreemptNode("spot", 30.0, cancel=False)),
+        await town.ask(DrainNode("spot", cancel=False)),
+    ):
+        assert answer.nodes == ("reserved",)
+        assert re.match(r"it was lost \d\d s ago ", answer.gone), answer
 
 
 async def test_thousands_of_workers_may_be_there_when_a_job_begins(town: Town) -> None:

@@ -8,7 +8,7 @@ from job_kit import STORE
 
 from spotlight import __version__
 from spotlight.actors.coordinator.fleet import NodeTask
-from spotlight.actors.coordinator.node_statuses import node_statuses
+from spotlight.actors.coordinator.node_statuses import became_of, node_statuses
 from spotlight.actors.protocol.up import NodeNotice, NodeReport
 from spotlight.actors.protocol.users import NodeStatus
 from spotlight.actors.runtime import ActorRef
@@ -130,6 +130,23 @@ def test_a_node_that_is_lost_says_why_and_since_when_until_it_is_back() -> None:
     assert (status.state, status.detail, status.since_s) == ("lost", "the connection was lost", 3.0)
     nodes.say("a")
     assert nodes.of("a").state == "there"
+
+
+def test_what_became_of_a_node_is_said_for_as_long_as_it_is_remembered() -> None:
+    nodes = Nodes()
+    nodes.say("a", notice=NodeNotice("aws", 120.0), left=True)
+    nodes.say("b")
+
+    def of(name: str) -> str:
+        return became_of(name, nodes.table, nodes.now)
+
+    assert of("a") == "it has given its work back, and is leaving"
+    nodes.lose("a")
+    nodes.lose("b")
+    nodes.now += 40.0
+    assert of("a") == "it left 40 s ago"
+    assert of("b") == "it was lost 40 s ago (the connection was lost)"
+    assert of("nobody") == ""
 
 
 def test_of_many_nodes_that_went_the_latest_are_told() -> None:

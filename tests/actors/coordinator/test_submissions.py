@@ -10,7 +10,7 @@ import json
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +42,10 @@ from spotlight.actors.protocol.users import (
 from spotlight.actors.runtime import Actor, ActorSystem
 from spotlight.errors import JournalError, UserError
 from spotlight.jobs import JobSpec, job_from_data, job_to_yaml
+from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
-from spotlight.store.run_folder import RunFolder
+from spotlight.store.run_folder import RunFolder, read_config
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.transport.tensors import BundleStore
@@ -446,27 +447,82 @@ async def _node_events(run_folder: str, count: int) -> list[tuple[str, str]]:
     return found
 
 
-async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office) -> None:
-    """Its disk is full by then: nobody has heard of the job runner that says so."""
+class _Broken:
+    """Refuses what is written to journals of runs once the queue says that a job runs."""
 
-    queue = office.runs / "queue.records"
+    def __init__(self, office: Office, error: int) -> None:
+        self._queue = office.runs / "queue.records"
+        self._error = error
 
-    def full(name: str) -> None:
+    def __call__(self, name: str) -> None:
+        queue = self._queue
         if name == "journal.commit" and queue.exists() and b'"running"' in queue.read_bytes():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self._error, os.strerror(self._error))
 
-    failpoints.install(full)
+
+async def _status_when(office: Office, so: Callable[[JobStatus], bool]) -> JobStatus:
+    async with asyncio.timeout(30.0):
+        status: JobStatus = await office.ask(GetStatus())
+        while not so(status):
+            await asyncio.sleep(0.01)
+            status = await office.ask(GetStatus())
+    return status
+
+
+async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office) -> None:
+    """Its disk is broken by then: nobody has heard of the job runner that says so."""
+    failpoints.install(_Broken(office, errno.EIO))
     try:
         assert isinstance(await office.submit(), JobAccepted)
-        async with asyncio.timeout(30.0):
-            status = await office.ask(GetStatus())
-            while not status.outcome:
-                await asyncio.sleep(0.01)
-                status = await office.ask(GetStatus())
+        status = await _status_when(office, lambda now: bool(now.outcome))
     finally:
         failpoints.install(None)
     assert status.outcome == "failed"
+    assert "Input/output error" in status.reason
+
+
+QUICK = CoordinatorTimings(full_disk_s=0.5, full_disk_pause_s=0.05)
+
+
+@pytest.mark.parametrize("timings", [Timings(coordinator=QUICK)])
+async def test_a_job_whose_disk_stays_full_fails_after_a_while(office: Office) -> None:
+    failpoints.install(_Broken(office, errno.ENOSPC))
+    try:
+        assert isinstance(await office.submit(), JobAccepted)
+        waiting = await _status_when(office, lambda now: bool(now.note))
+        status = await _status_when(office, lambda now: bool(now.outcome))
+    finally:
+        failpoints.install(None)
+    assert waiting.note.startswith("goes on when the disk has room: ")
+    assert status.outcome == "failed"
     assert "No space left on device" in status.reason
+
+
+@pytest.mark.parametrize("timings", [Timings(coordinator=QUICK)])
+async def test_a_job_whose_disk_is_full_as_it_starts_begins_when_there_is_room(
+    office: Office,
+) -> None:
+    failpoints.install(_Broken(office, errno.ENOSPC))
+    try:
+        answer = await office.submit()
+        await _status_when(office, lambda now: bool(now.note))
+    finally:
+        failpoints.install(None)
+    status = await _status_when(office, lambda now: not now.note and now.phase == "preparing")
+    assert (status.outcome, status.id) == ("", answer.job_id)
+    assert await _state_of(office, answer.job_id) == "running"
+
+
+@pytest.mark.parametrize("timings", [Timings(coordinator=CoordinatorTimings(remind_s=0.5))])
+async def test_a_job_that_waits_for_room_can_be_cancelled(office: Office) -> None:
+    failpoints.install(_Broken(office, errno.ENOSPC))
+    try:
+        answer = await office.submit()
+        await _status_when(office, lambda now: bool(now.note))
+        await office.ask(CancelJob(answer.job_id, "enough"))
+    finally:
+        failpoints.install(None)
+    await _becomes(office, answer.job_id, "cancelled")
 
 
 class FullDisk:
@@ -509,6 +565,49 @@ async def test_a_disk_that_is_full_in_a_write_of_the_queue_refuses_that_job_alon
     assert listed == [name for name in answers if name not in bad]
     assert isinstance(await office.submit(job(name=which[0])), JobAccepted)
     assert sorted(each.name for each in (await office.ask(ListJobs())).jobs) == ["first", "second"]
+
+
+class _FullAt:
+    """Refuses that write of a journal, the first being 1, and counts them."""
+
+    def __init__(self, refused: int) -> None:
+        self.refused = refused
+        self.writes = 0
+
+    def __call__(self, name: str) -> None:
+        if name == "journal.commit":
+            self.writes += 1
+            if self.writes == self.refused:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _settings(run: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in run.glob("config*")}
+
+
+async def _known(office: Office) -> list[tuple[str, str]]:
+    return [(each.id, each.state) for each in (await office.ask(ListJobs())).jobs]
+
+
+@pytest.mark.parametrize("refused", range(1, 5))
+async def test_a_run_whose_resumption_is_refused_is_as_it_was(office: Office, refused: int) -> None:
+    """As the folder is opened, as the queue takes it, as it begins to run, or as its segment
+    does."""
+    accepted = await office.submit()
+    await office.ask(CancelJob(accepted.job_id, "enough"))
+    await _becomes(office, accepted.job_id, "cancelled")
+    run, change = Path(accepted.run_folder), "iterations=9"
+    before, known = _settings(run), await _known(office)
+    spec = job_with(read_config(run), [change])
+    failpoints.install(_FullAt(refused))
+    try:
+        answer = await office.ask(SubmitJob(spec, str(run), True, changes=(change,)))
+    finally:
+        failpoints.install(None)
+    assert isinstance(answer, JobRefused) and "No space left on device" in answer.reason
+    assert (_settings(run), await _known(office)) == (before, known)
+    assert isinstance(await office.submit(None, str(run), resume=True), JobAccepted)
+    assert _settings(run) == before, "nor is it half in the journal"
 
 
 @pytest.fixture

@@ -9,21 +9,22 @@ It is the only one that ends an iteration. It decides nothing itself: `Iteration
 follows, and the parts of the job do it. What it needs to go on after a kill is in the journal
 before it acts on it; a runner that comes back finds the trainers and nodes as they are and submits
 the same requests again. When trainers are lost another runner takes this one's place, as after a
-kill, and other trainers go on from the state that they left. Whatever else goes wrong ends the job
-with a reason, resumable.
+kill, and other trainers go on from the state that they left. So it is, after a while, when the disk
+was full. Whatever else goes wrong ends the job with a reason, resumable.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 
 from spotlight.actors.coordinator.job.exploration_phase import ExplorationPhase
+from spotlight.actors.coordinator.job.job_money import JobMoney
 from spotlight.actors.coordinator.job.job_phase import JobPhase
 from spotlight.actors.coordinator.job.job_progress import JobProgress
 from spotlight.actors.coordinator.job.job_record import JobRecord
@@ -52,6 +53,7 @@ from spotlight.actors.runtime import (
 from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies import iteration as step
+from spotlight.policies.money.prices import Prices
 from spotlight.policies.requests.instructions import RequestsFinished
 from spotlight.policies.resume import ResumePoint
 from spotlight.preflight.checks import JobFiles
@@ -83,6 +85,8 @@ class JobSetup:
     trainers were lost, and its nodes may be there."""
     mirror: MirrorPlace | None
     """The run is copied to there."""
+    clock: Callable[[], float]
+    """The wall clock, seconds since 1970."""
     hub_files: tuple[HubFile, ...] = ()
     """The checkpoint has these files, if it is one of the hub."""
 
@@ -117,7 +121,8 @@ class JobRunner(Tenant):
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
         self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
-        run, service = RunRecord(folder, self.callbacks), setup.service()
+        run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
+        service = setup.service()
         log = service.log()
         self.phase = JobPhase(run)
         self.record = JobRecord(run, log, self)
@@ -130,6 +135,7 @@ class JobRunner(Tenant):
             came_back=setup.came_back,
             listen_s=setup.listen_s(around),
         )
+        self.money = JobMoney(self)
         close_s = self.timings.coordinator.trackers_close_s
         self.mirroring = Mirroring(
             self, setup.mirror, folder, identity.job_id, run.tally, close_limit_s=close_s
@@ -180,14 +186,19 @@ class JobRunner(Tenant):
             self.event(run_events.JournalTailDropped(what=journal.dropped))
         if not self.came_back:
             self.record.write(journal.begin_again)
+        self.has_begun = self.came_back or not self.phase.over
+        self.money.begin()
         self._enter("preparing")
         await super().started()
 
     async def stopping(self, reason: str) -> None:
-        """Leave the run folder resumable and the nodes warm."""
+        """Leave the run folder resumable and the nodes warm. The end of the coordinator is none of
+        the job: the next one goes on with it."""
         try:
-            outcome: Outcome = "cancelled" if reason == "stopped" else "failed"
-            self.end(outcome, f"the job runner {reason}")
+            if reason == "crashed":
+                self.fail("the job runner crashed; see the coordinator's log")
+            elif not self.phase.over:
+                self.log.lines.info("job_left_to_the_next_coordinator")
             if self.phase.outcome == "finished":
                 for leftovers in ("samples", "commits", "state", "export"):
                     self.store.delete(leftovers)
@@ -249,6 +260,13 @@ class JobRunner(Tenant):
         self.phase.replaced = True
         self.around.coordinator.run_again(self)
 
+    def wait_for_room(self, reason: str) -> None:
+        """The disk is full: another runner is to go on from what is there when it is not any
+        more."""
+        if not self.phase.over:
+            self.full = reason
+            self.replace()
+
     def remind(self, *, everything: bool) -> None:
         """In its next turn: go on waiting for trainers, and repeat what may have been lost."""
         self.call_in_turn(partial(self._remind_others, everything=everything))
@@ -262,14 +280,26 @@ class JobRunner(Tenant):
             return self.fail(why)
         await self.team.assemble()
         self.publisher.publish_again(self.machine.completed)
+        self._look_for_lost_previews()
         if everything:
             self.team.remind()
         self.briefing.repeat(everything=everything)
+
+    def _look_for_lost_previews(self) -> None:
+        """No node may have the weights any more with which previews are to be made, as their
+        trainers have trained on: others make them again, from the state before."""
+        version = self.machine.previews_of
+        if version is None or not self.team.machine.is_idle:
+            return
+        if self.publications.is_lost(version):
+            self.publisher.forget(version)
+            self.team.recover(f"no node has the weights of version {version} any more")
 
     # --- nodes ---
 
     def node_came(self, node: NodeReport) -> None:
         """It may have ranks that train."""
+        self.money.node_came(node)
         self.team.joined(node)
 
     async def nodes_changed(self) -> None:
@@ -279,6 +309,23 @@ class JobRunner(Tenant):
     def node_gone(self, name: str, reason: str, *, announced: bool) -> None:
         """Ranks on it are out of reach."""
         self.team.out_of_reach(name, reason, announced=announced)
+
+    def run_time_s(self) -> float:
+        """Run time now."""
+        return self.record.run.time_s()
+
+    @property
+    def prices(self) -> Prices:
+        """What its nodes cost."""
+        return self.money.prices
+
+    def spent(self, money: float | None, time_s: float) -> None:
+        """In its next turn: what it has cost until now, which may be all that it may."""
+
+        async def note() -> None:
+            self.money.note(money, time_s)
+
+        self.call_in_turn(note)
 
     @property
     def trainers(self) -> frozenset[str]:

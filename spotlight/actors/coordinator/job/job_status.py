@@ -50,9 +50,13 @@ def status_of(job: JobRunner) -> JobStatus:
         run_folder=str(run.path),
         note="" if phase.outcome else job.team.note(),
         mirror=job.mirroring.status,
+        spent=job.money.spent,
+        currency=job.money.prices.currency,
+        price_sources=(*job.money.prices.sources(), *job.money.prices.remarks()),
         troubles=(
             *_of_trackers(job.callbacks),
             *filter(None, (_of_exploration(job), _of_disk(run.path))),
+            *job.money.troubles(),
             *map(describe, job.roster.troubles()),
         ),
     )

@@ -29,7 +29,13 @@ from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
-from spotlight.store.run_folder import PROGRESS, RECORDS_AHEAD, RunFolder, checkpoint_path
+from spotlight.store.run_folder import (
+    PROGRESS,
+    RECORDS_AHEAD,
+    RunFolder,
+    checkpoint_path,
+    known_iterations,
+)
 from spotlight.transport.tensors import ArtifactStore
 from spotlight.types import BundleOffer, RequestId, RequestKind
 
@@ -299,6 +305,10 @@ class JobJournal:
         changes: dict[str, bytes | None] = dict.fromkeys(f"published/{key:06d}" for key in gone)
         self._write({**changes, f"published/{offer.version:06d}": _encode(offer)})
 
+    def drop_publication(self, version: int) -> None:
+        """It cannot be had any more."""
+        self._write({f"published/{version:06d}": None})
+
     def rewind(self, completed: int, published: Collection[int] = ()) -> None:
         """Trainers begin again after `completed` iterations: drop later progress, all publications
         but these, and the samples of later weights; and leases, as a worker that was out of reach
@@ -373,16 +383,17 @@ def begin_segment(folder: RunFolder, iterations: int) -> None:
         completed = before.completed
         if iterations > completed + 1:
             checkpoint = Checkpoint(completed, checkpoint_path(completed))
-            journal.write(
+            return folder.begin_segment(
+                completed,
                 {
                     f"{PROGRESS}{completed + 1:06d}": None,
                     f"{PROGRESS}{completed:06d}": _encode(before),
                     "checkpoint": _encode(checkpoint) if completed else None,
                     _BEFORE_LAST: None,
                     RECORDS_AHEAD: b"",
-                }
+                },
             )
-    folder.begin_segment()
+    folder.begin_segment(known_iterations(journal))
 
 
 def forked(

@@ -34,6 +34,7 @@ from spotlight.actors.protocol.users import CancelJob, JobStatus, Outcome
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
 from spotlight.jobs import ScoringSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
+from spotlight.policies.money.prices import Prices
 from spotlight.policies.requests.instructions import EndWorker
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.table import RequestTable
@@ -59,7 +60,8 @@ class Landlord(Protocol):
         """It has its last status, and is to be stopped."""
 
     def run_again(self, tenant: Tenant) -> None:
-        """It is to be stopped, and another is to go on from what is on record."""
+        """It is to be stopped, and another is to go on from what is on record; when the disk has
+        room again, if it was full."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,8 @@ class Surroundings:
     nodes: tuple[NodeReport, ...]
     """These nodes are there already."""
     timings: Timings
+    prices: Prices = field(default_factory=Prices)
+    """Those that are the same for all jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +136,12 @@ class Tenant(Actor, ABC):
         """The status as it was told last."""
         self.ended: JobStatus | None = None
         """Its last status."""
+        self.has_begun = came_back
+        """Whether there is something that whoever takes its place goes on with."""
+        self.full = ""
+        """Why the disk refused what it wrote, where it is to be replaced for that."""
         self.listens_until = self.now() + listen_s
+        self._made_at = self.now()
         published = journal.publications() if came_back else {}
         self.roster = self.nodes.roster
         self.publications = Publications(published, self.roster, self.timings.weights)
@@ -194,6 +203,18 @@ class Tenant(Actor, ABC):
     @abstractmethod
     def remind(self, *, everything: bool) -> None:
         """Repeat what may have been lost; `everything`: also what must be told again and again."""
+
+    @property
+    def prices(self) -> Prices:
+        """What its nodes cost."""
+        return self.around.prices
+
+    def run_time_s(self) -> float:
+        """Run time now."""
+        return self.now() - self._made_at
+
+    def spent(self, money: float | None, time_s: float) -> None:
+        """What it has cost until now, None if nothing of it is priced, and its run time."""
 
     @property
     def trainers(self) -> frozenset[str]:

@@ -1,0 +1,1 @@
+"""What every second of every worker went to, and what it cost. Pure."""

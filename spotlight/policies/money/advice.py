@@ -1,0 +1,158 @@
+"""Whether one more spot node is worth its price, by what the run itself has measured.
+
+The model. Learning by a kept sample grows with the variance of the rewards within its prompt group,
+and choosing from n previews for each kept sample multiplies that by c(n) = 1 + b ln n; b is what
+the contrast of this run says of its own n. A further node makes the more previews, in proportion
+to its GPUs, up to `exploration.candidates`, and shortens rollouts of which it gets its share.
+Training takes as long as before. So
+
+    speed = c(n) / (time of an iteration),   worth it if   speed' / speed > price' / price.
+
+It says nothing where exploration does not fill the time of training, nor where rollouts take longer
+than training: there it was found to be a third too kind. What is lost to starting and to losses is
+a share of all spot time, which a further node loses, too. Contrast is not speed: what is said is an
+estimate. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from spotlight.policies.money.words import money
+
+Worth = Literal["worth it", "not shown", "not worth it", "cannot be said"]
+LEAST_ITERATIONS = 4
+"""Fewer say too little of contrast."""
+_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
+"""The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
+_LEAST_PREVIEWS = 1.5
+"""Among fewer for a sample there is too little choice to tell what more would add."""
+_WITHIN = 0.98
+"""A sample with this share of the previews that it may have has all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a run has measured lately, means over iterations."""
+
+    reserved_gpus: float
+    spot_gpus: float
+    node_gpus: float
+    """GPUs of a spot node."""
+    reserved_price: float | None
+    """The price of a GPU for an hour; None if it is not known."""
+    spot_price: float | None
+    iteration_s: float
+    rollout_s: float
+    """How much of that nothing was trained in, and rolled out."""
+    train_s: float
+    previews_per_sample: float
+    most_previews: float
+    """The job allows so many for each sample."""
+    contrasts: Sequence[float]
+    """The contrast of the kept seeds over that of random ones, of each iteration."""
+    useful_share: float
+    """The share of paid spot time that was not lost to starting, loading, leaving and losses."""
+    explores: Literal["in training time", "never", "otherwise"]
+    spot_share_of_previews: float = 1.0
+    currency: str = "USD"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Whether it is worth it, and why."""
+
+    worth: Worth
+    sentence: str
+
+
+def advise(run: Measured) -> Advice:
+    """Whether one more spot node is worth its price."""
+    if reason := _why_silent(run):
+        return Advice(
+            "cannot be said", f"Whether one more spot node is worth it cannot be said: {reason}."
+        )
+    assert run.reserved_price is not None and run.spot_price is not None
+    now = run.reserved_gpus * run.reserved_price + run.spot_gpus * run.spot_price
+    more = run.node_gpus * run.spot_price
+    faster = [_faster(run, slope) - 1 for slope in _slopes(run)]
+    low, high = min(faster), max(faster)
+    dearer = more / now if now else 0.0
+    worth: Worth = "worth it" if low > dearer else "not worth it" if high < dearer else "not shown"
+    return Advice(worth, _sentence(run, more, dearer, low, high, worth))
+
+
+def _why_silent(run: Measured) -> str:
+    if run.reserved_price is None or run.spot_price is None:
+        return "not all GPUs have a price"
+    if run.spot_gpus <= 0 or run.node_gpus <= 0:
+        return "there is no spot node now from which to tell"
+    if run.iteration_s <= 0 or run.train_s <= 0:
+        return "no iteration is over yet"
+    if run.explores == "otherwise":
+        return "exploration does not fill the time of training, so another node makes no more of it"
+    gpus = run.reserved_gpus + run.spot_gpus
+    if run.rollout_s * gpus > run.train_s * run.reserved_gpus:
+        return "rollouts take more GPU time than training, where the model does not hold"
+    if run.explores == "never":
+        return ""
+    if len(run.contrasts) < LEAST_ITERATIONS:
+        return f"the gain of choosing is measured by {LEAST_ITERATIONS} iterations or more"
+    if run.previews_per_sample < _LEAST_PREVIEWS:
+        return f"there are fewer than {_LEAST_PREVIEWS:g} previews for each sample"
+    return ""
+
+
+def _slopes(run: Measured) -> tuple[float, ...]:
+    """b of the model, at both ends of the 95 % interval of what the run has measured."""
+    if run.explores == "never":
+        return (0.0,)
+    logs = [2 * math.log(contrast) for contrast in run.contrasts if contrast > 0]
+    degrees = len(logs) - 1
+    quantile = _QUANTILES[degrees - 1] if degrees <= len(_QUANTILES) else 2.1
+    margin = quantile * stdev(logs) / math.sqrt(len(logs))
+    ends = (fmean(logs) - margin, fmean(logs) + margin)
+    return tuple((math.exp(end) - 1) / math.log(run.previews_per_sample) for end in ends)
+
+
+def _faster(run: Measured, slope: float) -> float:
+    """How many times as fast the run learns with one more node."""
+    gpus = run.reserved_gpus + run.spot_gpus
+    shorter = run.rollout_s * (1 - gpus / (gpus + run.node_gpus))
+    times = run.iteration_s / (run.iteration_s - shorter)
+    if run.explores == "never":
+        return times
+    after, now = _previews_after(run), run.previews_per_sample
+    return max(times * (1 + slope * math.log(after)) / (1 + slope * math.log(now)), 0.0)
+
+
+def _previews_after(run: Measured) -> float:
+    now = run.previews_per_sample
+    if now >= _WITHIN * run.most_previews:
+        return now
+    growth = 1 + run.spot_share_of_previews * run.node_gpus / run.spot_gpus
+    return min(now * growth, run.most_previews)
+
+
+def _sentence(
+    run: Measured, more: float, dearer: float, low: float, high: float, worth: Worth
+) -> str:
+    gpus = f" ({run.node_gpus:g} GPUs)" if run.node_gpus != 1 else ""
+    gain = f"{low:.1%}" if high - low < 0.0005 else f"{low:.1%} to {high:.1%}"
+    why = ""
+    if run.explores != "never":
+        after, now = _previews_after(run), run.previews_per_sample
+        why = (
+            f", with {after:.2g} instead of {now:.2g} previews a sample"
+            if after > now
+            else ", with no more previews, as these are all that the job allows"
+        )
+    return (
+        f"One more spot node{gpus} costs {money(more, run.currency)} an hour, {dearer:.1%} more"
+        f" than now, and by what was measured here the run would learn {gain} faster{why}"
+        f" ({run.useful_share:.0%} of paid spot time is of use): {worth}."
+    )
