@@ -120,7 +120,9 @@ class JobRunner(Tenant):
     def __init__(self, setup: JobSetup, around: Surroundings) -> None:
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
-        self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
+        self.callbacks = CallbackThread(
+            named_trackers(_tracked(setup)), self._stop_for, troubled=self._tracker_failed
+        )
         run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
         service = setup.service()
         log = service.log()
@@ -247,6 +249,15 @@ class JobRunner(Tenant):
             await self.mirroring.finish()
         self.ended = msgspec.structs.replace(status, mirror=self.mirroring.status)
         self.around.coordinator.tenant_ended(self)
+
+    def _tracker_failed(self, trouble: run_events.CallbackTrouble) -> None:
+        """Whoever looks at the run is told at once; how often it failed is told at the end."""
+
+        async def tell() -> None:
+            if not self.phase.over:
+                self.event(trouble)
+
+        self.call_in_turn(tell)
 
     def _stop_for(self, callback: str, reason: str) -> None:
         async def stop() -> None:
