@@ -32,6 +32,7 @@ from spotlight.actors.coordinator.job.job_status import status_of
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
 from spotlight.actors.coordinator.job.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.job.sample_pictures import SamplePictures
 from spotlight.actors.coordinator.job.trainers import Trainers
 from spotlight.actors.coordinator.job.training_phase import TrainingPhase
 from spotlight.actors.coordinator.job.training_state import TrainingStates
@@ -119,7 +120,9 @@ class JobRunner(Tenant):
     def __init__(self, setup: JobSetup, around: Surroundings) -> None:
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
-        self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
+        self.callbacks = CallbackThread(
+            named_trackers(_tracked(setup)), self._stop_for, troubled=self._tracker_failed
+        )
         run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
         service = setup.service()
         log = service.log()
@@ -151,6 +154,7 @@ class JobRunner(Tenant):
         self.rollouts = RolloutPhase(self, prompts)
         self.exploration = ExplorationPhase(self, prompts)
         self.validations = Validations(self, [prompt.text for prompt in files.validation.items])
+        self.pictures = SamplePictures(self)
         self.training = TrainingPhase(self)
         self.publisher = WeightsPublisher(self)
         self.states = TrainingStates(self)
@@ -245,6 +249,15 @@ class JobRunner(Tenant):
             await self.mirroring.finish()
         self.ended = msgspec.structs.replace(status, mirror=self.mirroring.status)
         self.around.coordinator.tenant_ended(self)
+
+    def _tracker_failed(self, trouble: run_events.CallbackTrouble) -> None:
+        """Whoever looks at the run is told at once; how often it failed is told at the end."""
+
+        async def tell() -> None:
+            if not self.phase.over:
+                self.event(trouble)
+
+        self.call_in_turn(tell)
 
     def _stop_for(self, callback: str, reason: str) -> None:
         async def stop() -> None:
@@ -479,6 +492,7 @@ class JobRunner(Tenant):
         counters = self.table.counters
         scoring_s, counters.scoring_s = counters.scoring_s, 0.0
         self.progress.end_iteration(iteration, scoring_s, self.profile.times)
+        self.pictures.show(iteration)
         if not self.phase.over:  # otherwise nothing is settled
             self.exploration.release()
         garbage.collect()  # the next samples wait for weights that trainers publish meanwhile
