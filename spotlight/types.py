@@ -155,6 +155,9 @@ class Request(Record, frozen=True):
     """What scorers are to know of the prompt: an object in JSON; empty for nothing."""
     image_key: str = ""
     """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
+    thumbnail_key: str = ""
+    """Where the member leaves a small picture of it there if it is the best or the worst image of
+    its batch; empty for nowhere."""
 
 
 class StoreEndpoint(Record, frozen=True):

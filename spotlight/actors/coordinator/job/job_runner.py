@@ -32,6 +32,7 @@ from spotlight.actors.coordinator.job.job_status import status_of
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
 from spotlight.actors.coordinator.job.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.job.sample_pictures import SamplePictures
 from spotlight.actors.coordinator.job.trainers import Trainers
 from spotlight.actors.coordinator.job.training_phase import TrainingPhase
 from spotlight.actors.coordinator.job.training_state import TrainingStates
@@ -151,6 +152,7 @@ class JobRunner(Tenant):
         self.rollouts = RolloutPhase(self, prompts)
         self.exploration = ExplorationPhase(self, prompts)
         self.validations = Validations(self, [prompt.text for prompt in files.validation.items])
+        self.pictures = SamplePictures(self)
         self.training = TrainingPhase(self)
         self.publisher = WeightsPublisher(self)
         self.states = TrainingStates(self)
@@ -479,6 +481,7 @@ class JobRunner(Tenant):
         counters = self.table.counters
         scoring_s, counters.scoring_s = counters.scoring_s, 0.0
         self.progress.end_iteration(iteration, scoring_s, self.profile.times)
+        self.pictures.show(iteration)
         if not self.phase.over:  # otherwise nothing is settled
             self.exploration.release()
         garbage.collect()  # the next samples wait for weights that trainers publish meanwhile

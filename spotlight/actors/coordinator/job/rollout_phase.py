@@ -184,6 +184,7 @@ class RolloutPhase:
         metrics, exploration = self._job.progress.metrics, self._job.progress.exploration
         samples, probes = self.rollout.samples(), self.rollout.probes()
         scale = exploration.latest.scale or sample_scale(samples, self._spec.reward_weights)
+        self._job.pictures.choose(metrics.iteration, samples)
         measure_rollout(metrics, samples, exploration.choices, self._spec, scale)
         exploration.evaluate([*samples, *probes], metrics, scale)
         return not self._must_stop(samples)

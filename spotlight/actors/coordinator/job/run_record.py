@@ -45,6 +45,7 @@ from spotlight.record.run_metrics import (
 )
 from spotlight.store.ledger_file import read_ledger
 from spotlight.store.run_folder import Moment, RunFolder
+from spotlight.store.thumbnails import ShownSamples
 from spotlight.trackers import CallbackThread, IterationRecord, RunRecords
 
 LONGEST_AWAY_S = 86_400.0
@@ -142,7 +143,6 @@ class RunRecord:
         """Append a validation to metrics.jsonl and put its pictures in place, which workers have
         left under these keys, by file."""
         written = self._append_metrics(metrics)
-        self._tell(metrics)
         self.validations.append(msgspec.convert(written, ValidationMetrics))
         listing = msgspec.to_builtins(pictures)
         self._folder.show_thumbnails(
@@ -151,6 +151,11 @@ class RunRecord:
             {file: thumbnail_key_of(key) for file, key in left.items()},
         )
         self._folder.show_pictures(metrics.weights_version, listing, left)
+        self._tell(metrics)  # who may look at its pictures
+
+    def show_samples(self, shown: ShownSamples, left: Mapping[str, str]) -> None:
+        """Put the thumbnails of an iteration's best and worst samples in place."""
+        self._folder.show_samples(shown, left)
 
     def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
         """Returns the line, which is what a coordinator that comes back reads."""

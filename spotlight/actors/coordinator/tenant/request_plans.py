@@ -138,13 +138,19 @@ def request_of(
     )
 
 
+def _shown(request: Request) -> Request:
+    """The same for a sample that is trained on, of which people may want to see a picture."""
+    key = f"pictures/{request.iteration}/{request.group}-{request.seed}.webp"
+    return msgspec.structs.replace(request, thumbnail_key=key)
+
+
 def rollout_requests(
     job: JobSpec, iteration: int, prompts: Sequence[str], choices: Sequence[SeedChoice]
 ) -> tuple[Request, ...]:
     """The samples of an iteration in canonical order: by prompt group, then as chosen."""
     settings = rollout_settings(job, iteration)
     return tuple(
-        request_of("rollout", iteration, iteration, group, prompt, seed, settings)
+        _shown(request_of("rollout", iteration, iteration, group, prompt, seed, settings))
         for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
         for seed in choice.seeds
     )
@@ -157,7 +163,7 @@ def explored_version(job: JobSpec, iteration: int) -> int:
 
 def preview_request(job: JobSpec, preview: Preview) -> Request:
     """The request of a preview that the explorer asks for."""
-    return request_of(
+    request = request_of(
         "preview",
         preview.iteration,
         explored_version(job, preview.iteration),
@@ -166,6 +172,7 @@ def preview_request(job: JobSpec, preview: Preview) -> Request:
         preview.seed,
         preview_settings(job, preview.iteration),
     )
+    return _shown(request) if job.exploration.reuse else request
 
 
 def preview_id(job: JobSpec, preview: Preview) -> str:
@@ -181,7 +188,7 @@ def previewed(request: Request) -> Preview:
 
 def preview_of(job: JobSpec, rollout: Request) -> Request:
     """The preview that may take a rollout's place: the same, perhaps with the weights before."""
-    return request_of(
+    request = request_of(
         "preview",
         rollout.iteration,
         explored_version(job, rollout.iteration),
@@ -190,6 +197,7 @@ def preview_of(job: JobSpec, rollout: Request) -> Request:
         rollout.seed,
         rollout.settings,
     )
+    return _shown(request)
 
 
 def probe_requests(
