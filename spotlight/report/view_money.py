@@ -10,7 +10,13 @@ from typing import Literal
 
 from spotlight.jobs import JobSpec
 from spotlight.policies.money.advice import Measured, advise
-from spotlight.policies.money.bill import Account, account, mean_price
+from spotlight.policies.money.bill import (
+    Account,
+    account,
+    latest_bills,
+    mean_price,
+    sources_of,
+)
 from spotlight.policies.money.otherwise import Work, otherwise
 from spotlight.policies.money.spending import Spending
 from spotlight.record.ledger import Ledger, NodeBill, RollupLine, TimeState
@@ -119,7 +125,7 @@ class ViewMoney:
             by_hour=self._by_hour(),
             otherwise=self._otherwise(time_s),
             advice=advise(self._measured(ledger)).sentence if spent is not None else "",
-            sources=tuple(sorted({bill.price.source for bill in self.bills if bill.price} - {""})),
+            sources=sources_of(self.bills, ledger.currency),
             budget_usd=budget.usd,
             budget_hours=budget.hours,
         )
@@ -141,7 +147,7 @@ class ViewMoney:
 
     def _measured(self, ledger: Ledger) -> Measured:
         """What advice is based on."""
-        there = [bill for bill in self.bills if bill.is_there]
+        there = [bill for bill in latest_bills(self.bills) if bill.is_there]
         spot = [bill for bill in there if bill.pool == "spot"]
         latest = list(self._latest)
         samples = sum(one.samples for one in latest)
@@ -160,9 +166,14 @@ class ViewMoney:
             most_previews=self._job.exploration.candidates,
             contrasts=_contrasts(latest),
             useful_share=useful_ms / spot_ms if spot_ms else 1.0,
-            explores=_explores(self._job),
+            explores=_explores(self._job, latest),
+            spot_share_of_previews=self._spot_share_of_previews(),
             currency=ledger.currency,
         )
+
+    def _spot_share_of_previews(self) -> float:
+        explored_ms = self._account.worked_ms(("explore",))
+        return self._account.worked_ms(("explore",), "spot") / explored_ms if explored_ms else 1.0
 
 
 def _price(bills: Sequence[NodeBill], pool: str) -> float | None:
@@ -189,12 +200,15 @@ def _contrasts(latest: Sequence[IterationMetrics]) -> list[float]:
     ]
 
 
-def _explores(job: JobSpec) -> Literal["in training time", "never", "otherwise"]:
+def _explores(
+    job: JobSpec, latest: Sequence[IterationMetrics]
+) -> Literal["in training time", "never", "otherwise"]:
     asked = job.exploration
     if asked.mode == "none":
         return "never"
     fills = asked.budget == "window" and asked.weights == "previous"
-    return "in training time" if fills else "otherwise"
+    is_whole = all(one.exploration_share >= 1 for one in latest)
+    return "in training time" if fills and is_whole else "otherwise"
 
 
 def _rounded(value: Fraction) -> float:
