@@ -43,6 +43,9 @@ from spotlight.record.run_events import (
     encode_event,
 )
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.store.ledger_file import write_ledger
+from spotlight.store.rollups import FOLDER as ROLLUPS
+from spotlight.store.rollups import Rollups
 
 BEGAN_AT = 1_767_225_600.0
 """When every such run began, in seconds since 1970."""
@@ -65,13 +68,18 @@ def write_large_run(folder: Path, size: Size, *, finished: bool = True) -> World
     events = sorted(_events(world, finished=finished), key=lambda event: event["time_s"])
     _write_lines(folder / "events.jsonl", events)
     _write_states(folder / "states.jsonl", world)
-    lines = 0
-    for line in rollup_lines(world):
-        lines = line.number
-    ledger = make_ledger(world, number=lines, finished=finished)
-    (folder / "ledger.json").write_bytes(msgspec.json.encode(ledger))
+    write_rollups(folder / ROLLUPS, world)
+    write_ledger(folder, make_ledger(world))
     _write_pictures(folder / "validation", world)
     return world
+
+
+def write_rollups(folder: Path, world: World) -> None:
+    """As the coordinator does, line by line."""
+    rollups = Rollups(folder)
+    for line in rollup_lines(world):
+        rollups.append(line)
+    rollups.close()
 
 
 def rollup_lines(world: World) -> Iterator[RollupLine]:
@@ -102,13 +110,14 @@ def rollup_lines(world: World) -> Iterator[RollupLine]:
         )
 
 
-def make_ledger(world: World, *, number: int, finished: bool = True) -> Ledger:
-    """That of the job at the end."""
+def make_ledger(world: World) -> Ledger:
+    """That of the job at the end, which accounts for all lines."""
     end_s = world.end_ms / 1000
     bills = [
         NodeBill(
             node=stay.node,
             pool=stay.pool,
+            job=f"large-run-{world.size.seed}",
             process=stay.process,
             workers=len(stay.workers),
             from_at=BEGAN_AT + stay.begin * LINE_MS / 1000,
@@ -121,7 +130,7 @@ def make_ledger(world: World, *, number: int, finished: bool = True) -> Ledger:
         )
         for stay in world.stays
     ]
-    return Ledger(number=number, at=BEGAN_AT + end_s, time_s=end_s, bills=tuple(bills))
+    return Ledger(number=world.size.lines, at=BEGAN_AT + end_s, time_s=end_s, bills=tuple(bills))
 
 
 def _times_of(world: World, stay: Stay, index: int) -> Milliseconds:

@@ -49,6 +49,7 @@ SpotlightError
 from __future__ import annotations
 
 import copyreg
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,16 @@ class AddressInUse(UserError):
 
 class RunFolderError(UserError):
     """The run folder belongs to another job, is full, or is not writable."""
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error comes of a disk that has no room, or lets its user have no more."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 class JournalError(RunFolderError):

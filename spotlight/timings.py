@@ -372,6 +372,10 @@ class CoordinatorTimings(_Ordered):
     """When ranks have lost each other, mostly one of them has ended; its node says so by then."""
     ask_rank_limit_s: float = 5.0
     """A trainer rank answers a question within this time."""
+    full_disk_s: float = 1800.0
+    """A job whose disk is full waits so long for room in an iteration before it fails."""
+    full_disk_pause_s: float = 5.0
+    """So often it tries whether there is some."""
     trackers_close_s: float = 60.0
     """When a job ends its trackers, and then its mirror, may send what they hold for so long."""
     trackers_stop_s: float = 1.0
@@ -391,6 +395,7 @@ class CoordinatorTimings(_Ordered):
         "submit_answer_s > read_limit_s": "A user hears why the files of a job could not be read.",
         "listen_s > takeover_s": "Nodes that have to find the coordinator first take longer.",
         "clock_s > remind_s": "A reminder writes it.",
+        "full_disk_s > full_disk_pause_s": "It tries more than once.",
         "ledger_quiet_s > ledger_s": "What is said of a job that has ended is written.",
         "remind_s > status_period_s": "What a reminder changes is in the next status.",
     }

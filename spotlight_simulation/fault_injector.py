@@ -43,6 +43,8 @@ class FaultInjector:
         self._network = cluster.network
         self._back_at: dict[str, float] = {}
         self._armed: list[Fault] = []
+        self._full_until = 0.0
+        """The disk of the coordinator is full until then."""
         self._frozen: dict[str, int] = {}
         self._crippled_since: dict[str, float] = {}
         cluster.on_failpoint = self._on_failpoint
@@ -304,16 +306,25 @@ class FaultInjector:
         return killed
 
     def _on_failpoint(self, name: str) -> None:
+        if name == "journal.commit":
+            self._write()
         for fault in self._armed:
-            if fault.kind == "disk_error" and name == "journal.commit":
-                self._armed.remove(fault)
-                self._effect(fault)
-                raise OSError(errno.ENOSPC, "No space left on device (simulated)")
             if fault.failpoint == name:
                 self._armed.remove(fault)
                 self._kill_coordinator(fault)
                 if name != RECEIPT_ARRIVED:  # which is in a worker
                     raise Killed
+
+    def _write(self) -> None:
+        """The disk is full from the first write on that meets the fault, for as long as it lasts."""
+        for fault in self._armed:
+            if fault.kind == "disk_error":
+                self._armed.remove(fault)
+                self._effect(fault)
+                self._full_until = max(self._full_until, self._now() + fault.lasts_s)
+                break
+        if self._now() < self._full_until:
+            raise OSError(errno.ENOSPC, "No space left on device (simulated)")
 
     async def _cancel(self, fault: Fault) -> None:
         before = await cancel(self._cluster)

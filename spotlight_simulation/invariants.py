@@ -21,7 +21,7 @@ from spotlight.record.run_events import (
     decode_event,
 )
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
-from spotlight.store.record_files import whole_event_lines
+from spotlight.store.record_files import whole_event_lines, whole_state_lines
 from spotlight_simulation import fingerprints
 from spotlight_simulation.fake_hardware import LOST, UNCLEAR
 from spotlight_simulation.faults import FaultKind
@@ -59,14 +59,7 @@ def check(run: Run) -> None:
     for invariant in INVARIANTS:
         for what in invariant(run):
             run.history.violation(f"{invariant.__name__}: {what}")
-    check_ledgers(run.cluster)
-
-
-def check_ledgers(cluster: Cluster) -> None:
-    """Put into the history what is wrong of what every second went to, of whatever job: every one
-    counts once, and is on the bill that it belongs to."""
-    for what in cluster.ledgers.amiss():
-        cluster.history.violation(f"every second counts once: {what}")
+    run.cluster.ledgers.check()
 
 
 def samples_are_functions_of_their_requests(run: Run) -> Iterable[str]:
@@ -340,7 +333,12 @@ def time_adds_up(run: Run) -> Iterable[str]:
         if event.time_s < last:
             yield f"time goes back from {last} to {event.time_s}"
         last = event.time_s
-        if not isinstance(event, WorkerStateBegan):
+    last = 0.0
+    for event in map(decode_event, whole_state_lines(run.run_folder)):
+        if event.time_s < last:
+            yield f"time of states goes back from {last} to {event.time_s}"
+        last = event.time_s
+        if not isinstance(event, WorkerStateBegan) or event.again:
             continue
         worker, state = event.worker, event.state
         before = states.get(worker, (0.0, "gone"))[1]

@@ -22,6 +22,8 @@ from spotlight.store.ledger_file import NAME
 from spotlight.store.rollups import FOLDER, read_rollups
 from spotlight_simulation.history import History
 
+MARK = "every second counts once: "
+"""How begins what is wrong of a ledger."""
 WRITTEN_AFTER_S = 12.0
 """What a coordinator was told is in a ledger after so long, unless it is stopped."""
 _EVERYTHING = 1_000_000_000
@@ -92,15 +94,15 @@ class LedgerWatch:
         process, now_ms = self._nodes[identity], self._now_ms()
         self._by_scheduler[f"{report.scheduler.process:x}"] = process
         if not report.times or report.times[-1].number != len(process.jobs) - 1:
-            self._history.violation(f"{identity} does not say what it does for {process.jobs[-1]}")
+            self._violation(f"{identity} does not say what it does for {process.jobs[-1]}")
             return
         for times in report.times:
             if times.job_id != process.jobs[times.number][1]:
-                self._history.violation(f"{identity} says of stretch {times.number} another job")
+                self._violation(f"{identity} says of stretch {times.number} another job")
             lasted_ms = process.lasted_ms(times.number, now_ms)
             for worker, states in times.workers.items():
                 if sum(states.values()) != lasted_ms:
-                    self._history.violation(
+                    self._violation(
                         f"{worker} of {identity} did something for {sum(states.values())} of"
                         f" {lasted_ms} ms: {states}"
                     )
@@ -156,19 +158,23 @@ class LedgerWatch:
             before = self._read.get(path)
             if before is not None and before != data:
                 for what in _shrunk(_decoded(before), _decoded(data)):
-                    self._history.violation(f"{path.parent.name}: {what}")
+                    self._violation(f"{path.parent.name}: {what}")
             self._read[path] = data
 
-    def amiss(self) -> Iterator[str]:
-        """What is wrong at the end, when no coordinator is there any more."""
+    def check(self) -> None:
+        """Put what is wrong into the history, at the end, when no coordinator is there any more."""
+        for what in self._amiss():
+            self._violation(what)
+
+    def _violation(self, what: str) -> None:
+        self._history.violation(MARK + what)
+
+    def _amiss(self) -> Iterator[str]:
         billed: Times = Counter()
         for path in self._ledgers():
             ledger = _decoded(path.read_bytes())
-            its = self._billed(path, ledger)
-            jobs = {job for job, _, _ in its}
-            if len(jobs) > 1 or jobs & {job for job, _, _ in billed}:
-                yield f"{path.parent.name} has time of several jobs: {sorted(jobs)}"
-            billed += its
+            yield from self._bills_amiss(path.parent, ledger)
+            billed += _billed(ledger)
             yield from _rollups_amiss(path.parent, ledger)
         heard, written = self._sum_of("heard"), self._sum_of("written")
         for key in sorted({*billed, *written}):
@@ -178,26 +184,24 @@ class LedgerWatch:
                 yield f"{billed[key]} ms are billed of {key}, and {written[key]} must be"
 
     def _ledgers(self) -> list[Path]:
-        places = (self._runs, *self._runs.glob("*/"), *self._runs.glob(".*/*/"))
+        places = (self._runs, *self._runs.glob("*/"))
         return [path for place in places if (path := place / NAME).exists()]
 
-    def _billed(self, path: Path, ledger: Ledger) -> Times:
-        """Bills of several processes that are gone are of the job of which the others are."""
-        jobs = [self._job_of(bill) for bill in ledger.bills if bill.process]
-        common = next(iter(jobs), "" if path.parent == self._runs else "?")
-        times: Times = Counter()
+    def _bills_amiss(self, folder: Path, ledger: Ledger) -> Iterator[str]:
+        """The ledger of a run has the time of its job only, and each bill is of the job for which
+        its process worked then."""
+        jobs = sorted({bill.job for bill in ledger.bills})
+        if folder != self._runs and (len(jobs) > 1 or "" in jobs):
+            yield f"{folder.name} has the time of {jobs}"
         for bill in ledger.bills:
-            job = self._job_of(bill) if bill.process else common
-            for worker, states in bill.times.items():
-                for state, time_ms in states.items():
-                    times[job, worker, state] += time_ms
-        return times
-
-    def _job_of(self, bill: NodeBill) -> str:
-        process = self._by_scheduler.get(bill.process)
-        if process is None or not 0 <= bill.number < len(process.jobs):
-            return f"nobody knows {bill.process} and {bill.number}"
-        return process.jobs[bill.number][1]
+            process = self._by_scheduler.get(bill.process)
+            if process is None:
+                if bill.process:
+                    yield f"nobody knows the process {bill.process} of a bill of {bill.node}"
+            elif not 0 <= bill.number < len(process.jobs):
+                yield f"{process.identity} had no stretch {bill.number}"
+            elif bill.job != process.jobs[bill.number][1]:
+                yield f"stretch {bill.number} of {process.identity} is not of {bill.job!r}"
 
     def _sum_of(self, what: str) -> Times:
         times: Times = Counter()
@@ -212,6 +216,15 @@ class LedgerWatch:
 
 def _decoded(data: bytes) -> Ledger:
     return msgspec.json.decode(data, type=Ledger)
+
+
+def _billed(ledger: Ledger) -> Times:
+    times: Times = Counter()
+    for bill in ledger.bills:
+        for worker, states in bill.times.items():
+            for state, time_ms in states.items():
+                times[bill.job, worker, state] += time_ms
+    return times
 
 
 def _shrunk(before: Ledger, after: Ledger) -> Iterator[str]:
@@ -247,10 +260,8 @@ def _rollups_amiss(folder: Path, ledger: Ledger) -> Iterator[str]:
             for state, time_ms in states.items():
                 lines[worker, state] += time_ms
     billed: Counter[tuple[str, str]] = Counter()
-    for bill in ledger.bills:
-        for worker, states in bill.times.items():
-            for state, time_ms in states.items():
-                billed[worker, state] += time_ms
+    for (_, worker, state), time_ms in _billed(ledger).items():
+        billed[worker, state] += time_ms
     for key in sorted({*lines, *billed}):
         if lines[key] != billed[key]:
             yield f"{folder.name}: the lines have {lines[key]} ms of {key}, and bills {billed[key]}"

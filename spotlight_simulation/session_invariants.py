@@ -16,7 +16,6 @@ from spotlight_simulation.fake_hardware import UNCLEAR
 from spotlight_simulation.faults import FaultKind
 from spotlight_simulation.history import Happening
 from spotlight_simulation.invariants import (
-    check_ledgers,
     everybody_says_what_he_may,
     is_of_sickness,
     little_is_denoised_again,
@@ -42,7 +41,7 @@ def check_session(run: SessionRun) -> None:
     for invariant in INVARIANTS:
         for what in invariant(run):
             run.history.violation(f"{invariant.__name__}: {what}")
-    check_ledgers(run.cluster)
+    run.cluster.ledgers.check()
 
 
 def groups_come_once(run: SessionRun) -> Iterable[str]:

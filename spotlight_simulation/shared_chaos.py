@@ -19,7 +19,7 @@ from spotlight_simulation.aims import all_faults
 from spotlight_simulation.fault_injector import disturbed
 from spotlight_simulation.faults import KINDS, SESSION_KINDS, Fault, FaultKind
 from spotlight_simulation.history import History
-from spotlight_simulation.invariants import INVARIANTS, check_ledgers, workers_are_free_again
+from spotlight_simulation.invariants import INVARIANTS, workers_are_free_again
 from spotlight_simulation.job_life import Run, Scenario, chaos_job, have_it_done, last_fault_s
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
@@ -147,7 +147,7 @@ def check_shared(shared: SharedRun) -> None:
         its = OneOfSeveral(**vars(run))
         for what in _violations(its):
             shared.history.violation(f"{run.scenario.job.name}: {what}")
-    check_ledgers(shared.cluster)
+    shared.cluster.ledgers.check()
 
 
 def _violations(run: Run) -> Iterator[str]:

@@ -13,7 +13,7 @@ def sample_event(kind: type[RunEvent]) -> RunEvent:
     """One with a value in every field."""
     values = {}
     for name, hint in get_type_hints(kind).items():
-        if name != "time_s":
+        if name not in ("time_s", "at"):
             options = get_args(hint)
             values[name] = SAMPLES.get(hint) or SAMPLES.get(options[0], options[0])
     if kind is WorkerLost:

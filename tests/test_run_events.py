@@ -25,8 +25,8 @@ from tests.event_samples import sample_event
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_event_is_read_as_it_was_written(name: str) -> None:
     event = sample_event(EVENTS[name])
-    line = json.dumps(encode_event(event, 1.5)).encode()
-    assert decode_event(line) == msgspec.structs.replace(event, time_s=1.5)
+    line = json.dumps(encode_event(event, 1.5, 1_790_000_000.25)).encode()
+    assert decode_event(line) == msgspec.structs.replace(event, time_s=1.5, at=1_790_000_000.25)
     assert event.name == name
 
 
@@ -60,6 +60,12 @@ def test_a_prompt_that_is_a_former_name_stays_as_it_is() -> None:
     assert decode_event(json.dumps(encode_event(event, 0.0)).encode()) == event
 
 
-def test_a_line_begins_with_time_and_name() -> None:
-    line = encode_event(WorkTakenBack(items=2), 1.5)
-    assert list(line.items()) == [("time_s", 1.5), ("event", "work_taken_back"), ("items", 2)]
+def test_a_line_begins_with_times_and_name() -> None:
+    line = encode_event(WorkTakenBack(items=2), 1.5, 7.0)
+    said = [("time_s", 1.5), ("at", 7.0), ("event", "work_taken_back"), ("items", 2)]
+    assert list(line.items()) == said
+
+
+def test_a_line_of_an_earlier_version_has_no_date() -> None:
+    event = decode_event(b'{"time_s":1.5,"event":"work_taken_back","items":2}')
+    assert event == WorkTakenBack(time_s=1.5, items=2) and event.at is None

@@ -20,7 +20,7 @@ from spotlight.record.run_events import (
     decode_event,
 )
 from spotlight.running.client import CoordinatorClient
-from spotlight.store.record_files import whole_event_lines
+from spotlight.store.record_files import whole_event_lines, whole_state_lines
 
 POLL_S = 0.2
 _ANSWER_S = 2.0
@@ -56,8 +56,12 @@ class LiveRun:
     @property
     def trainer(self) -> str:
         """The worker that trains, or trained last; empty before."""
-        states = (event for event in self.events if isinstance(event, WorkerStateBegan))
-        trains = [event.worker for event in states if event.state == "train"]
+        states = map(decode_event, whole_state_lines(self.folder))
+        trains = [
+            event.worker
+            for event in states
+            if isinstance(event, WorkerStateBegan) and event.state == "train"
+        ]
         return trains[-1] if trains else ""
 
     async def until_begun(self) -> None:

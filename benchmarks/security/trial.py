@@ -19,7 +19,7 @@ from benchmarks.security.on_the_wire import PLANTED, clear_text
 from benchmarks.security.site import Site
 from benchmarks.security.sniffer import Sniffer
 from spotlight.record.run_events import WorkerStateBegan, decode_event
-from spotlight.store.record_files import whole_event_lines
+from spotlight.store.record_files import whole_state_lines
 
 
 class Trial:
@@ -158,7 +158,7 @@ def _worked(run: Path, node: str) -> bool:
     states: Mapping[str, set[str]] = {}
     events = [
         event
-        for event in map(decode_event, whole_event_lines(run))
+        for event in map(decode_event, whole_state_lines(run))
         if isinstance(event, WorkerStateBegan)
     ]
     states = {event.worker: set() for event in events}

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -30,6 +33,9 @@ from spotlight.timings import Timings
 from spotlight.transport.listening import Listening
 from spotlight.transport.tensors import BundleStore, DataPort
 
+if TYPE_CHECKING:
+    from spotlight.web.opening import OpenedPage
+
 log = structlog.get_logger(__name__)
 
 
@@ -51,10 +57,16 @@ class CoordinatorDaemon:
     permissions: Permissions
     prices: Prices = field(default_factory=Prices)
     """Those that are the same for all jobs."""
+    page: OpenedPage | None = None
+    """The page of the runs; None for none."""
 
     async def serve(self) -> None:
         """Serve until it is told to end. Raises `UserError` that names the option."""
         failpoints.from_environment()
+        async with self._serving_page():
+            await self._serve()
+
+    async def _serve(self) -> None:
         rng, timings = random.SystemRandom(), Timings()  # the tokens of stores come from it
         transport = control_transport(self.place, self.identity.pair, timings)
         keys = self.identity.open_ring(transport, timings.door)
@@ -86,6 +98,19 @@ class CoordinatorDaemon:
             await self.port.aclose()
             if mirror is not None:
                 mirror.close()
+
+    @asynccontextmanager
+    async def _serving_page(self) -> AsyncIterator[None]:
+        """Jobs neither wait for it nor end with it."""
+        if self.page is None:
+            yield
+            return
+        await asyncio.to_thread(self.page.server.start)
+        try:
+            log.info("page_serves", url=self.page.link(), fingerprint=self.page.fingerprint)
+            yield
+        finally:
+            await asyncio.to_thread(self.page.server.close)
 
     def _open_artifacts(self, folder: Path, token: str) -> BundleStore:
         return BundleStore(

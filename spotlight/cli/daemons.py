@@ -23,6 +23,7 @@ from spotlight.actors.runtime.launcher import die_with_parent, read_secret
 from spotlight.actors.runtime.logs import log_as_json_lines
 from spotlight.actors.runtime.loop import run
 from spotlight.cli.lines import one_line
+from spotlight.cli.live_page import page_of_coordinator, wanted_page
 from spotlight.cli.node_price import node_price, price_remark
 from spotlight.cli.options import (
     JoinOption,
@@ -31,6 +32,9 @@ from spotlight.cli.options import (
     RewardSecretOption,
     StoreOption,
     VersionOption,
+    WebCertificateOption,
+    WebKeyOption,
+    WebPlainOption,
 )
 from spotlight.errors import ActorDied, UserError
 from spotlight.permissions import Permissions
@@ -203,10 +207,23 @@ def _coordinator(
         typer.Option(help="A run folder outside of --runs that jobs may name.", hidden=True),
     ] = None,
     permissions: PermissionsOption = "",
+    web: Annotated[
+        str,
+        typer.Option(
+            "--web",
+            metavar="HOST:PORT",
+            help="Serve the live page of the runs there. Whoever is not on this machine needs a"
+            " join token for people (`spotlight token new --role observer`).",
+        ),
+    ] = "",
+    web_certificate: WebCertificateOption = None,
+    web_key: WebKeyOption = None,
+    web_plain: WebPlainOption = False,
     parent: ParentOption = 0,
     version: VersionOption = False,
 ) -> None:
     place = listening("--listen", listen, advertise, takes_port=True)
+    page_at = wanted_page(web, web_certificate, web_key, plain=web_plain)
     allowed = _permissions(permissions, allow_code or ())
     data = data_listening(data_listen, place)
     if advertise:
@@ -228,8 +245,9 @@ def _coordinator(
     with locked(runs):
         identity = coordinator_identity(runs, handed)
         folder = RunsFolder(runs, run_folder)
+        page = page_of_coordinator(page_at, runs)
         daemon = CoordinatorDaemon(
-            identity, place, data, port, folder, copies, address_file, allowed, costs
+            identity, place, data, port, folder, copies, address_file, allowed, costs, page
         )
         run(daemon.serve())
 

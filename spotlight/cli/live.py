@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spotlight.cli.tables import pairs
+from spotlight.policies.money.words import money
 from spotlight.report.formatting import count, duration, natural_order, number, percent, times
 
 if TYPE_CHECKING:
@@ -206,6 +207,9 @@ def _figures(status: JobStatus) -> Table:
         table.add_row("exploration", f"{count(exploring, 'worker')}{previews}")
     if nodes := _nodes(status):
         table.add_row("nodes", nodes)
+    if status.spent is not None:
+        sources = f" (prices: {', '.join(status.price_sources)})" if status.price_sources else ""
+        table.add_row("spent", f"{money(status.spent, status.currency)}{sources}")
     if loading := _loading(status.workers):
         table.add_row("loading", loading)
     table.add_row("weights", f"version {status.weights_version}")

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from click import Context
-
-    from spotlight.web.opening import PagePlace
+    from spotlight.web.opening import OpenedPage, PagePlace
 
 WEB = "--web"
 ANYWHERE = "127.0.0.1:0"
@@ -22,7 +20,7 @@ ANYWHERE = "127.0.0.1:0"
 class CommandWithPage(TyperCommand):
     """A command whose `--web` may stand without an address."""
 
-    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Called by the library."""
         return super().parse_args(ctx, with_address(args))
 
@@ -68,6 +66,17 @@ def page_of_run(
         for line in (f"page: {page.link(run.name)}", *page.notes()):
             say(line, soft_wrap=True, markup=False, highlight=False)
         yield
+
+
+def page_of_coordinator(place: PagePlace | None, runs: Path) -> OpenedPage | None:
+    """The page of all runs of a coordinator, for whoever has a join token of it for people."""
+    if place is None:
+        return None
+    from spotlight.actors.coordinator.key_ring import door_file
+    from spotlight.web.opening import open_page
+    from spotlight.web.shown_runs import ShownRuns
+
+    return open_page(place, ShownRuns(runs.resolve()), door_file(runs))
 
 
 def _is_address(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from spotlight.errors import UserError
-from spotlight.jobs.prices import HIGHEST_PRICE
+from spotlight.policies.money.prices import HIGHEST_PRICE
 from spotlight.record.ledger import Price
 
 
@@ -21,9 +21,7 @@ def node_price(usd_per_hour: float | None, on_demand: float | None, workers: int
     _require("--usd-per-hour", usd_per_hour)
     if on_demand is not None:
         _require("--on-demand-usd-per-hour", on_demand)
-    return Price(
-        usd_per_hour / workers, None if on_demand is None else on_demand / workers, "the node"
-    )
+    return Price(usd_per_hour / workers, None if on_demand is None else on_demand / workers, "node")
 
 
 def price_remark(price: Price | None) -> str:

@@ -35,7 +35,7 @@ scorer."""
 LONGEST_SCORING_S = 86_400.0
 """The longest scoring of one batch: a scorer that takes longer hangs."""
 HIGHEST_BUDGET = 1e12
-"""In money, or in hours."""
+"""More money, or hours, than anybody has."""
 GREATEST_RANK = 8192
 """The greatest rank of adapters, and their scale: the layers that they adapt are hardly larger."""
 LONGEST_PROMPT = 10_000

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 CURRENCY = "USD"
-"""That of all of them."""
+"""The currency of all of them."""
 _FILE = Path(__file__).parent.parent / "assets" / "prices.json"
 _NEAREST = 3
 
@@ -18,7 +18,7 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a GPU cost for an hour, in one place."""
 
     name: str
-    """`provider/instance/place`."""
+    """The name has three parts or four: `provider/instance/place`."""
     gpu: str
     gpus: int
     """How many an instance has."""

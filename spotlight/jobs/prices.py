@@ -12,11 +12,9 @@ import msgspec
 from spotlight.errors import JobError
 from spotlight.jobs.fields import Section, require
 from spotlight.jobs.price_snapshots import CURRENCY, Offer, find_offer
-from spotlight.policies.money.prices import PriceList, PriceRow, Prices
+from spotlight.policies.money.prices import HIGHEST_PRICE, PriceList, PriceRow, Prices
 from spotlight.types import NAME_OF_NODE
 
-HIGHEST_PRICE = 1e6
-"""Of a GPU for an hour, in any currency: what is more is a slip."""
 MOST_ROWS = 10_000
 
 GpuHour = Annotated[float, msgspec.Meta(ge=0, le=HIGHEST_PRICE)]
@@ -26,16 +24,17 @@ class PriceRowSpec(Section, frozen=True, kw_only=True):
     """Prices that differ from those above: from a time on, or of one node."""
 
     since: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
-    """From then on, with its zone, such as `2026-11-26T12:00:00Z`; always when absent. Of rows that
-    fit, the one that began last counts."""
+    """The row counts from this time on, with its zone, such as `2026-11-26T12:00:00Z`; always when
+    absent. If several fit, the one that began last counts."""
     node: str = ""
-    """The name of the node that it is of; all when empty. Rows with a name come first."""
+    """The name of the node that it is of; all when empty. Rows with a name come first. It is for
+    nodes that cost otherwise than their pool."""
     reserved: GpuHour | None = None
-    """Price of a reserved GPU for an hour."""
+    """Price of a reserved GPU for an hour; it is for contracts that change."""
     spot: GpuHour | None = None
     """Price of a spot GPU for an hour."""
     on_demand: GpuHour | None = None
-    """Price of such a GPU on demand for an hour."""
+    """Price of such a GPU on demand for an hour; it is for prices that change."""
 
     def __post_init__(self) -> None:
         require(
@@ -56,7 +55,8 @@ class PricesSpec(Section, frozen=True, kw_only=True):
     comes first ([money](money.md))."""
 
     currency: str = CURRENCY
-    """Three capital letters. All prices of a run are in one currency; nodes say theirs in USD."""
+    """Three capital letters. All prices of a run are in one currency; nodes say theirs in USD.
+    Others are for those who pay in them."""
     reserved: GpuHour | None = None
     """Price of a reserved GPU for an hour; not known when absent, which is not free."""
     spot: GpuHour | None = None
@@ -66,7 +66,7 @@ class PricesSpec(Section, frozen=True, kw_only=True):
     snapshot: str = ""
     """Prices that ship with Spotlight, for what is not said here: `provider/instance/place`, such
     as `aws/p5.48xlarge/us-east-2`. They were seen once, at the date in their row, and are never
-    live; a reserved GPU has the price on demand."""
+    live; a reserved GPU has the price on demand. They are for first guesses."""
     rows: tuple[PriceRowSpec, ...] = ()
     """Prices from a time on, and of single nodes."""
 

@@ -210,6 +210,12 @@ class IterationMachine:
         if self.committed < 0:
             self.committed = self.completed
 
+    @property
+    def previews_of(self) -> int | None:
+        """The weights version whose previews alone are waited for; None while there is none."""
+        waits = self._exploring is not None and self._exploring == self.completed
+        return self.completed - 1 if waits and self.schedule.explores == "ahead" else None
+
     def start(self) -> list[Instruction]:
         """The trainer is ready; seeds for the first iteration are known."""
         again = sorted(v for v in self.validating if self._must_validate(v))

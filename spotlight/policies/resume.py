@@ -28,6 +28,7 @@ def resume_point(
     state: int | None = None,
     held: Collection[int] = (),
     unvalidated: Collection[int] = (),
+    reuses: bool = True,
 ) -> ResumePoint:
     """Go on with the newest iteration if the trainers can, else from the state that they left, else
     from the checkpoint.
@@ -40,6 +41,7 @@ def resume_point(
         state: iterations in the state of training that can be had from a store; None if none can.
         held: weights versions that a node holds that is there.
         unvalidated: versions that are to be validated and have no score yet.
+        reuses: whether previews are trained on.
 
     Trainers may be one iteration ahead of the journal: their update ended while the coordinator was
     away. Its samples were made with weights that must then still be published: those before it, or
@@ -51,7 +53,8 @@ def resume_point(
     standing = set(trainers)
     if standing == {newest} and (published or newest == checkpoint):
         return ResumePoint(newest, "trainers")
-    if standing == {newest + 1} and not {newest, newest - 1}.isdisjoint(published):
+    made_by = {newest, newest - 1} if reuses else {newest}
+    if standing == {newest + 1} and not made_by.isdisjoint(published):
         return ResumePoint(newest, "trainers")
     if state is not None and state >= checkpoint:
         before = {version for version in unvalidated if version < state}

@@ -129,6 +129,8 @@ class Facts:
     """Those that a node holds that is there."""
     unvalidated: tuple[int, ...]
     """Versions that are to be validated and have no score yet."""
+    reuses: bool = True
+    """Whether previews are trained on."""
 
     @property
     def goes_on_from(self) -> int:
@@ -288,6 +290,7 @@ class TrainerMachine(Generic[RankT]):
             state=state,
             held=facts.held,
             unvalidated=facts.unvalidated,
+            reuses=facts.reuses,
         )
         ranks, self._chosen = self._chosen, ()
         if at.origin == "trainers":

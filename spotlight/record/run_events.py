@@ -331,7 +331,9 @@ class WorkerJoined(RunEvent, frozen=True, kw_only=True, tag="worker_joined"):
 
 
 class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, omit_defaults=True, tag="worker_state"):
-    """A worker is in this state from now on."""
+    """A worker is in this state from now on. It is a line of `states.jsonl`, or of
+    `states-older.jsonl`, which have the last hour; where it is longer ago, `rollups/` and
+    `ledger.json` have the time that the worker spent in its states."""
 
     worker: str
     """Name of the worker."""
@@ -343,6 +345,8 @@ class WorkerStateBegan(RunEvent, frozen=True, kw_only=True, omit_defaults=True, 
     """The pool of its node: reserved or spot."""
     scoring_s: float = 0.0
     """Time that the worker spent scoring since its previous event, whatever its state was."""
+    again: bool = False
+    """Whether it was in this state before, and it is said once more as another file begins."""
 
 
 class WorkerCannotServe(RunEvent, frozen=True, kw_only=True, tag="worker_cannot_serve"):
@@ -466,9 +470,11 @@ _ANY: Any = Union[tuple(EVENTS.values())]  # noqa: UP007
 _DECODER: msgspec.json.Decoder[RunEvent] = msgspec.json.Decoder(_ANY)
 
 
-def encode_event(event: RunEvent, time_s: float) -> dict[str, Any]:
-    """The line of an event that happened at this run time, as data for JSON."""
-    return {"time_s": time_s, "event": event.name, **event.fields()}
+def encode_event(event: RunEvent, time_s: float, at: float | None = None) -> dict[str, Any]:
+    """The line of an event that happened at this run time, and at this one in seconds since 1970,
+    as data for JSON."""
+    date = {} if at is None else {"at": at}
+    return {"time_s": time_s, **date, "event": event.name, **event.fields()}
 
 
 def name_of(line: bytes) -> str:

@@ -17,6 +17,8 @@ class RunMetrics(msgspec.Struct, kw_only=True, tag_field="kind"):
 
     time_s: float = 0.0
     """Seconds of run time when this part was over; filled in when the line is written."""
+    at: float | None = None
+    """The same moment in seconds since 1970 (UTC); filled in, too. None in older records."""
 
 
 class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):

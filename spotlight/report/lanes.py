@@ -1,14 +1,17 @@
 """What every worker did, as far as it is drawn: its time by state, and no more intervals than can
 be seen, however long the run was.
 
-Worker events are read one by one, twice: the first time to see how long each worker was there, the
-second time to draw it. Invariant: the seconds of a worker's states add up exactly to the worker's
-total. For that, times are rounded to 1/1024 s: sums of such numbers are exact in floating point, in
-any order.
+The states of workers are read one by one, twice: the first time to see how long each worker was
+there, the second time to draw it. They are on disk for the last hour; what was before is drawn from
+the roll-ups. The seconds in each state are those of the ledger, and before it was there, in runs of
+earlier versions, of the states. Invariant: the seconds of a worker's states add up exactly to the
+worker's total. For that, times are rounded to 1/1024 s: sums of such numbers are exact in floating
+point, in any order.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -17,14 +20,20 @@ from typing import Literal
 
 import msgspec
 
+from spotlight.record.ledger import TIME_STATES, TimeState
 from spotlight.record.run_events import NodeLost, RunStarted, WorkerLost, WorkerStateBegan
 from spotlight.report.formatting import natural_order
 from spotlight.report.run_reading import RunHistory
+from spotlight.store.rollups import FOLDER as ROLLUPS
+from spotlight.store.rollups import read_rollups
 
-STATES = ("rollout", "explore", "train", "score", "evaluate", "idle", "loading", "starting")
+STATES: tuple[str, ...] = TIME_STATES
 """What a worker can be doing, useful work first."""
 MOST_INTERVALS = 1600
-"""Most intervals of a lane: what is shorter than a pixel would not be seen."""
+"""Most intervals of a lane, but for those of roll-ups: what is shorter than a pixel would not be
+seen."""
+MOST_ROLLED_UP = 240
+"""Most intervals of a lane before the last hour."""
 
 _TICKS_PER_SECOND = 1024
 
@@ -46,10 +55,12 @@ class Lane(msgspec.Struct, frozen=True):
     seconds: dict[str, float]
     """Seconds in each of `STATES`."""
     scoring_s: float
-    """Time that scoring took it, whatever its states were."""
+    """Time that scoring took it, whatever its states were, as far as these are on disk."""
+    seen_s: float
+    """Seconds of the states that are on disk."""
     intervals: tuple[Interval, ...]
     """All of them, or `MOST_INTERVALS` equal parts of the time, each with the state that fills most
-    of it."""
+    of it; before the last hour, parts of the roll-ups in the same way."""
     close: tuple[Interval, ...]
     """Those that touch the time that is wanted up close."""
 
@@ -157,12 +168,17 @@ class _Extent:
     start: float
     end: float = 0.0
     count: int = 0
+    seen_s: float = 0.0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STATES, 0.0))
 
-    def add(self, interval: Interval) -> None:
+    def add(self, interval: Interval, until_s: float) -> None:
+        """The next one; it counts if it began before the ledger did."""
         self.end = interval.end
         self.count += 1
-        self.seconds[interval.state] += interval.end - interval.start
+        seconds = interval.end - interval.start
+        self.seen_s += seconds
+        if interval.start < until_s:
+            self.seconds[interval.state] += seconds
 
 
 class Coarse:
@@ -216,10 +232,10 @@ def lanes(run: RunHistory, close_up: tuple[float, float] | None = None) -> tuple
     """
     extents: dict[str, _Extent] = {}
     states = WorkerStates(run)
+    until_s = run.states_from_s if run.ledger.number else math.inf
     for worker, interval in states:
-        extents.setdefault(worker.name, _Extent(interval.start)).add(interval)
-    drawn: dict[str, list[Interval]] = defaultdict(list)
-    close: dict[str, list[Interval]] = defaultdict(list)
+        extents.setdefault(worker.name, _Extent(interval.start)).add(interval, until_s)
+    drawn, close = _rolled_up(run), defaultdict[str, list[Interval]](list)
     coarse = {
         name: Coarse(extent.start, extent.end, MOST_INTERVALS)
         for name, extent in extents.items()
@@ -232,7 +248,9 @@ def lanes(run: RunHistory, close_up: tuple[float, float] | None = None) -> tuple
             drawn[worker.name].append(interval)
         if close_up and interval.end > close_up[0] and interval.start < close_up[1]:
             close[worker.name].append(interval)
-    drawn |= {name: list(each.result()) for name, each in coarse.items()}
+    for name, each in coarse.items():
+        drawn[name] += each.result()
+    workers = _accounted(run, extents) | states.workers
     built = [
         Lane(
             worker=name,
@@ -240,16 +258,57 @@ def lanes(run: RunHistory, close_up: tuple[float, float] | None = None) -> tuple
             pool=worker.pool,
             seconds=extents.get(name, _Extent(0.0)).seconds,
             scoring_s=worker.scoring_s,
-            intervals=tuple(drawn[name]),
+            seen_s=extents.get(name, _Extent(0.0)).seen_s,
+            intervals=tuple(sorted(drawn[name], key=_start)),
             close=tuple(close[name]),
         )
-        for name, worker in states.workers.items()
+        for name, worker in workers.items()
     ]
     return tuple(
         sorted(
             built, key=lambda lane: (lane.pool != "reserved", lane.pool, natural_order(lane.worker))
         )
     )
+
+
+def _start(interval: Interval) -> float:
+    return interval.start
+
+
+def _accounted(run: RunHistory, extents: dict[str, _Extent]) -> dict[str, Worker]:
+    """Whoever is in the ledger; what it says of them is added to their seconds."""
+    workers: dict[str, Worker] = {}
+    totals: defaultdict[tuple[str, TimeState], int] = defaultdict(int)
+    for bill in run.ledger.bills:
+        for name, times in bill.times.items():
+            workers[name] = Worker(name, bill.node, bill.pool)
+            for state, milliseconds in times.items():
+                totals[name, state] += milliseconds
+    for (name, state), milliseconds in totals.items():
+        extent = extents.setdefault(name, _Extent(0.0))
+        extent.seconds[state] += on_tick(milliseconds / 1000)
+    return workers
+
+
+def _rolled_up(run: RunHistory) -> defaultdict[str, list[Interval]]:
+    """What workers did before the states that are on disk: the state that fills most of each line
+    of the roll-ups, by worker."""
+    found: defaultdict[str, list[Interval]] = defaultdict(list)
+    until = run.ledger.number
+    lines = read_rollups(run.folder / ROLLUPS, 0.0, run.states_from_s, MOST_ROLLED_UP, until=until)
+    if len(lines) == 1 and lines[0].end_s >= run.states_from_s:
+        return found  # no more than the beginning of the first line
+    for line in lines:
+        for worker, times in line.times.items():
+            if not times:
+                continue
+            state = max(times, key=times.__getitem__)
+            known = found[worker]
+            if known and (known[-1].state, known[-1].end) == (state, line.start_s):
+                known[-1] = Interval(state, known[-1].start, line.end_s)
+            else:
+                known.append(Interval(state, line.start_s, line.end_s))
+    return found
 
 
 def state_seconds(workers: Iterable[Lane]) -> dict[str, float]:

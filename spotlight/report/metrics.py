@@ -141,9 +141,10 @@ def _each_reward(run: RunHistory) -> dict[str, dict[str, Any]]:
 
 
 def _scoring_s(run: RunHistory, workers: Iterable[Lane]) -> float:
-    """Of all workers; in older runs only the iterations tell."""
+    """Of all workers. States tell of it as far as they are on disk, and iterations up to the last
+    one."""
     told = sum(lane.scoring_s for lane in workers)
-    return told or sum(iteration.scoring_s or 0.0 for iteration in run.iterations)
+    return max(told, sum(iteration.scoring_s or 0.0 for iteration in run.iterations))
 
 
 def _times(workers: Sequence[Lane]) -> dict[str, Any]:
@@ -151,12 +152,13 @@ def _times(workers: Sequence[Lane]) -> dict[str, Any]:
     total = sum(seconds.values())
     share = {state: value / total if total else 0.0 for state, value in seconds.items()}
     scoring_s = sum(lane.scoring_s for lane in workers)
+    seen_s = sum(lane.seen_s for lane in workers)
     return {
         "seconds": total,
         "states": seconds,
         "share": share,
         "scoring_s": scoring_s,
-        "scoring_share": scoring_s / total if total else 0.0,
+        "scoring_share": scoring_s / seen_s if seen_s else 0.0,
     }
 
 

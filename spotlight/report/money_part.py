@@ -201,15 +201,19 @@ def advice_of(ledger: Ledger, iterations: Iterable[IterationMetrics], job: JobSp
 
 
 def sources_of(ledger: Ledger) -> tuple[str, ...]:
-    """Where the prices are from, each with the pool and the price."""
-    said: dict[str, None] = {}
-    for bill in ledger.bills:
-        if bill.price is None:
-            said[f"{bill.pool}: unpriced"] = None
-        else:
-            price, source = bill.price.usd_per_gpu_hour, bill.price.source or "unknown source"
-            said[f"{bill.pool}: {price:g} {ledger.currency} per GPU and hour ({source})"] = None
+    """Where the prices are from, each with the pool and the price, and what may be a slip."""
+    said = dict.fromkeys(_source(bill, ledger.currency) for bill in ledger.bills)
     return tuple(sorted(said))[:_MOST_SOURCES]
+
+
+def _source(bill: NodeBill, currency: str) -> str:
+    price = bill.price
+    if price is None:
+        return f"{bill.pool}: unpriced"
+    is_above = price.on_demand is not None and price.usd_per_gpu_hour > price.on_demand
+    slip = f"; above on demand, {price.on_demand:g}" if is_above else ""
+    source = price.source or "unknown source"
+    return f"{bill.pool}: {price.usd_per_gpu_hour:g} {currency} per GPU and hour ({source}{slip})"
 
 
 def _from_at(ledger: Ledger) -> float:

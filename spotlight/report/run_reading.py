@@ -4,8 +4,9 @@ The coordinator appends to the files while it runs and may be killed at any inst
 line of a file may be torn: it is dropped, which `RunHistory.notes` tells. Anything else that is
 wrong raises `RunFolderError` with the file, the line and what is wrong.
 
-What workers did is most of a run's events, and is not kept but read again as often as it is asked
-for.
+What workers did is most of what a run writes, and is not kept but read again as often as it is
+asked for. Their states are in files of their own, which have the last hour, and in runs of earlier
+versions among the events.
 
 Where a resumed run wrote an iteration or a validation again, the later line counts.
 """
@@ -25,9 +26,19 @@ from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import read_text
 from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
 from spotlight.record.former_events import as_today
+from spotlight.record.ledger import Ledger
 from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, TimePassed, WorkerStateBegan
 from spotlight.record.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
-from spotlight.store.record_files import METRICS, NEWEST, Line, event_lines, metrics_lines
+from spotlight.store.ledger_file import read_ledger
+from spotlight.store.record_files import (
+    METRICS,
+    NEWEST,
+    STATES,
+    Line,
+    event_lines,
+    metrics_lines,
+    state_lines,
+)
 
 _STATE = b"worker_state"
 _STATE_DECODER = msgspec.json.Decoder(WorkerStateBegan)
@@ -63,9 +74,13 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[RunEvent, ...]
     """All that this Spotlight knows, but phases, the states of workers and that time passed."""
     last_event_s: float
-    """When the last event was, of any kind."""
+    """When the last event was, of any kind, or the last state of a worker."""
     events_end: int
     """The byte up to which the text of events was read."""
+    states_from_s: float = math.inf
+    """When the first state began of those that are in files of their own; infinite if none is."""
+    ledger: Ledger = Ledger()
+    """What every second of every worker went to; empty if that was not written down."""
     galleries: tuple[Gallery, ...]
     """The galleries of the first and of the latest validated weights version, as far as they are
     there."""
@@ -83,8 +98,8 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def worker_states(self) -> Iterator[WorkerStateBegan]:
-        """The states of workers, in order of time as far as that is in question for `_WINDOW`
-        lines."""
+        """The states of workers, as far as they are on disk: in order of time as far as that is in
+        question for `_WINDOW` lines."""
         window: list[tuple[float, int, WorkerStateBegan]] = []
         for number, event in enumerate(self._states_as_written()):
             entry = (event.time_s, number, event)
@@ -104,6 +119,9 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
                 value = _json_object(line)
                 if value.get("event") == "worker_state":
                     yield _convert(value, WorkerStateBegan, line.where)
+        for state in _states(self.folder, []):
+            if state.time_s <= self.run_seconds:  # else it came after the rest was read
+                yield state
 
     def events_of(self, kind: type[EventT]) -> tuple[EventT, ...]:
         """The events of a kind."""
@@ -148,6 +166,10 @@ def read_run(folder: Path) -> RunHistory:
             phases.append(event)
         elif not isinstance(event, WorkerStateBegan | TimePassed):
             events.append(event)
+    states_from_s = math.inf
+    for state in _states(folder, notes):
+        states_from_s = min(states_from_s, state.time_s)
+        last_event_s = max(last_event_s, state.time_s)
     return RunHistory(
         folder=folder,
         job=job,
@@ -158,9 +180,21 @@ def read_run(folder: Path) -> RunHistory:
         events=tuple(sorted(events, key=_time)),
         last_event_s=last_event_s,
         events_end=events_end,
+        states_from_s=states_from_s,
+        ledger=read_ledger(folder),
         galleries=_read_galleries(folder / "validation"),
         notes=tuple(notes),
     )
+
+
+def _states(folder: Path, notes: list[str]) -> Iterator[WorkerStateBegan]:
+    """Those in files of their own."""
+    for line in state_lines(folder):
+        try:
+            yield _STATE_DECODER.decode(line.text)
+        except msgspec.MsgspecError:
+            for where, value, _ in _json_lines([line], STATES, notes):
+                yield _convert(value, WorkerStateBegan, where)
 
 
 def _time(record: RunMetrics | RunEvent) -> float:

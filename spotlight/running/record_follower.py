@@ -1,6 +1,6 @@
 """Reads what a run on this machine writes down, while it goes on.
 
-Every line is given once, in order of time as far as both files tell. Where a run goes back to a
+Every line is given once, in order of time as far as all files tell. Where a run goes back to a
 checkpoint `metrics.jsonl` is replaced by a part of itself: what of it was given is not given again,
 and what is then made again is given as well.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.record.run_events import decode_event
+from spotlight.record.run_events import WorkerStateBegan, decode_event
 from spotlight.record.run_metrics import IterationMetrics, decode_metrics, further_metrics
-from spotlight.store.record_files import METRICS, read_whole_events
+from spotlight.store.record_files import METRICS, OLDER_STATES, STATES, read_whole_events
 from spotlight.trackers import IterationRecord, RunRecords
 
 _AT_ONCE = 1024 * 1024
@@ -34,10 +34,7 @@ class RecordFollower:
     def __init__(
         self, run: Path, put: Callable[[RunRecords], None], *, from_start: bool = False
     ) -> None:
-        self._files: list[_Metrics | _Events] = [
-            _Metrics(run / METRICS),
-            _Events(run),
-        ]
+        self._files = (_Metrics(run / METRICS), _States(run), _Events(run))
         self._put = put
         while not from_start and self._read():
             pass
@@ -65,6 +62,37 @@ class _Events:
         whole = read_whole_events(self._run, self._end, _AT_ONCE)
         self._end += len(whole)
         return [event for line in whole.split(b"\n") for event in _decoded(decode_event, line)]
+
+
+class _States:
+    """The states of workers, whose file is set aside after a while."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._inode = self._end = 0
+
+    def new(self) -> list[RunRecords]:
+        """Those of whole lines that were not given yet; none that is said once more."""
+        whole = self._read(OLDER_STATES, goes_on=True) or self._read(STATES, goes_on=False)
+        events = [event for line in whole.split(b"\n") for event in _decoded(decode_event, line)]
+        return [each for each in events if not (isinstance(each, WorkerStateBegan) and each.again)]
+
+    def _read(self, name: str, *, goes_on: bool) -> bytes:
+        """What is new in a file; with `goes_on` only if it is the one that was read before."""
+        try:
+            with open(self._run / name, "rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:
+                    if goes_on:
+                        return b""
+                    self._inode, self._end = inode, 0
+                file.seek(self._end)
+                data = file.read(_AT_ONCE)
+        except FileNotFoundError:
+            return b""
+        whole = data[: data.rfind(b"\n") + 1]
+        self._end += len(whole)
+        return whole
 
 
 class _Metrics:

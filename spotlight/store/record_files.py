@@ -4,22 +4,28 @@ Metrics are in `metrics.jsonl`, events in `events.jsonl`. When that is large it 
 `events-000001.jsonl`, `events-000002.jsonl`, ..., and another `events.jsonl` begins. One after the
 other these files are one text to which whole lines are only added. Its last line may be torn: by
 the end of whoever wrote it, or since it is being written.
+
+The states of workers are not among the events but in two files of their own (`states_file`); they
+are among the events of runs that earlier versions of Spotlight wrote.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from spotlight.errors import RunFolderError, UnreadableFile
 from spotlight.files import open_file
 
 METRICS = "metrics.jsonl"
 NEWEST = "events.jsonl"
+STATES = "states.jsonl"
+OLDER_STATES = "states-older.jsonl"
 LARGEST = 32 << 20
 """Bytes of `events.jsonl` with which it is set aside."""
 OLDER = re.compile(r"events-([0-9]{6,})\.jsonl")
@@ -73,6 +79,67 @@ def read_whole_events(run: Path, begin: int, most: int) -> bytes:
     return found[: found.rfind(b"\n") + 1]
 
 
+def state_lines(run: Path) -> Iterator[Line]:
+    """Those of the states of workers, the older file first; none where neither is there. Raises
+    `RunFolderError`."""
+    with ExitStack() as opened:
+        newest, older = run / STATES, run / OLDER_STATES
+        files = [(newest, opened.enter_context(_open(newest)))] if newest.exists() else []
+        if older.exists():  # as the newest was at first, perhaps
+            file = opened.enter_context(_open(older))
+            if not any(_is_same(file, other) for _, other in files):
+                files.insert(0, (older, file))
+        yield from _lines(files)
+
+
+def whole_state_lines(run: Path) -> Iterator[bytes]:
+    """The lines without their ends, and without a torn one. Raises `RunFolderError`."""
+    for line in state_lines(run):
+        if line.text.endswith(b"\n"):
+            yield line.text[:-1]
+
+
+class LineFile:
+    """A file to which whole lines of JSON are appended. Raises `OSError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - `close` does
+        self.nbytes = os.fstat(self._file.fileno()).st_size
+        """What it holds."""
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add a line whole or, when the file system refuses, not at all."""
+        line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
+        left, file = line, self._file.fileno()
+        try:
+            while left:
+                left = left[os.write(file, left) :]
+        except OSError:
+            with suppress(OSError):
+                os.truncate(file, self.nbytes)
+            raise
+        self.nbytes += len(line)
+
+    def sync(self) -> None:
+        """Make the lines so far durable."""
+        os.fsync(self._file.fileno())
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file is still there. Raises `OSError`."""
+        return os.path.samestat(path.stat(), os.fstat(self._file.fileno()))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def drop_torn_line(path: Path) -> None:
+    """So that the next line does not go on where a crash broke off."""
+    if path.exists():
+        data = path.read_bytes()
+        os.truncate(path, data.rfind(b"\n") + 1)
+
+
 def older_files(run: Path) -> list[Path]:
     """Those that were set aside, oldest first."""
     numbers = {path: match for path in run.glob("events-*.jsonl") if (match := _number(path))}
@@ -91,6 +158,10 @@ def _lines(files: Iterable[tuple[Path, BinaryIO]]) -> Iterator[Line]:
         for number, text in enumerate(file, start=1):
             position += len(text)
             yield Line(f"{path}, line {number}", text, position)
+
+
+def _is_same(one: BinaryIO, other: BinaryIO) -> bool:
+    return os.path.samestat(os.fstat(one.fileno()), os.fstat(other.fileno()))
 
 
 def _number(path: Path) -> int:

@@ -2,8 +2,9 @@
 
 Lines of `metrics.jsonl` and `events.jsonl` are appended whole or not at all; only a crash can leave
 a torn last line, which is dropped when the folder is opened again. Events go on in another file
-when theirs is large (`record_files`). `config.yaml` and
-`step-times.json` are replaced at once (write, fsync, rename). What a coordinator that comes back
+when theirs is large (`record_files`), and the states of workers are kept for a while only
+(`states_file`). `config.yaml`, `step-times.json` and `ledger.json` are replaced at once (write,
+fsync, rename); `rollups/` has files of its own kind (`rollups`). What a coordinator that comes back
 needs is in the folder's journal. One coordinator at a time: the folder is locked while it is open.
 An error of the file system is a `RunFolderError` that names the path; what was written before
 stays.
@@ -30,7 +31,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
@@ -43,8 +44,10 @@ from spotlight.jobs.resuming import changed_field, job_with
 from spotlight.jobs.stamp import Stamp, stamp_of
 from spotlight.record.run_events import (
     RunEvent,
+    RunFinished,
     RunStarted,
     SegmentBegan,
+    WorkerStateBegan,
     decode_event,
     name_of,
 )
@@ -53,6 +56,7 @@ from spotlight.store import record_files, thumbnails
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.journal import Journal
 from spotlight.store.journal_content import OR_ANEW
+from spotlight.store.record_files import LineFile, drop_torn_line
 from spotlight.store.segments import (
     JOB,
     begun_at,
@@ -63,6 +67,14 @@ from spotlight.store.segments import (
     records_of,
     segments_of,
 )
+from spotlight.store.states_file import StatesFile
+
+
+class _EventHead(msgspec.Struct, frozen=True):
+    time_s: float
+    event: str = ""
+    at: float | None = None
+
 
 _FILES = (
     ".lock",
@@ -70,9 +82,13 @@ _FILES = (
     "events.jsonl",
     "journal.records",
     "journal.sqlite",
+    "ledger.json",
     "metrics.jsonl",
+    "states.jsonl",
+    "states-older.jsonl",
     "step-times.json",
 )
+_HEAD = msgspec.json.Decoder(_EventHead)
 PROGRESS = "progress/"
 """Beginning of the journal's records of iterations: the number of those completed follows."""
 RECORDS_AHEAD = "records_ahead"
@@ -106,9 +122,13 @@ class RunFolder:
         _require_same(path, born or saved or job, job)
         _require_not_done(path, known_iterations(self.journal), job)
         self.journal.begin({JOB: msgspec.json.encode(saved or job)} if born is None else {})
-        _drop_torn_line(path / record_files.NEWEST)
-        self._metrics = files.enter_context(_append_to(path / "metrics.jsonl"))
-        self._events = files.enter_context(_append_to(path / record_files.NEWEST))
+        drop_torn_line(path / record_files.NEWEST)
+        self._metrics = LineFile(path / "metrics.jsonl")
+        files.callback(lambda: self._metrics.close())  # of what it is by then
+        self._events = LineFile(path / record_files.NEWEST)
+        files.callback(lambda: self._events.close())
+        self._states = StatesFile(path)
+        files.callback(self._states.close)
         self._files = files.pop_all()
 
     @classmethod
@@ -219,39 +239,47 @@ class RunFolder:
             kept = [line for line in lines if _is_kept(line, completed, validated)]
             replace_file(metrics, b"".join(line + b"\n" for line in kept))
             self._metrics.close()
-            self._metrics = self._files.enter_context(_append_to(metrics))
+            self._metrics = LineFile(metrics)
         with _explaining(self.path):
             for number in saved_iterations(self.path):
                 if number > completed:
                     (self.path / checkpoint_path(number)).unlink(missing_ok=True)
 
-    def last_time_s(self) -> float:
-        """Run time at the last recorded event: a resumed run goes on counting from there."""
-        last = deque(record_files.whole_event_lines(self.path), maxlen=1)
-        with _decoding(self.path / record_files.NEWEST):
-            return float(json.loads(last[0])["time_s"]) if last else 0.0
+    def last_moment(self) -> Moment:
+        """When the last event was recorded, or the last state of a worker: a resumed run goes on
+        counting time from there."""
+        events, states = self.path / record_files.NEWEST, self.path / record_files.STATES
+        event = _last_moment(events, record_files.whole_event_lines(self.path))
+        state = _last_moment(states, record_files.whole_state_lines(self.path))
+        return event if event.time_s >= state.time_s else state._replace(is_end=event.is_end)
 
     def record_metrics(self, metrics: Mapping[str, Any]) -> None:
         """Append a line to metrics.jsonl and make it durable."""
         with _explaining(self.path / "metrics.jsonl"):
-            _append(self._metrics, metrics)
-            os.fsync(self._metrics.fileno())
+            self._metrics.append(metrics)
+            self._metrics.sync()
 
     def record_event(self, event: Mapping[str, Any]) -> None:
         """Append a line to events.jsonl, and begin another file when it is large."""
         newest = self.path / record_files.NEWEST
         with _explaining(newest):
-            if _append(self._events, event) >= record_files.LARGEST:
-                os.fsync(self._events.fileno())
+            self._events.append(event)
+            if self._events.nbytes >= record_files.LARGEST:
+                self._events.sync()
                 record_files.set_newest_aside(self.path)
-                with self._events:
-                    self._events = self._files.enter_context(_append_to(newest))
+                self._events.close()
+                self._events = LineFile(newest)
+
+    def record_state(self, event: WorkerStateBegan, time_s: float, at: float | None) -> None:
+        """Append to states.jsonl."""
+        with _explaining(self.path / record_files.STATES):
+            self._states.append(event, time_s, at)
 
     def require_there(self) -> None:
         """Raise `RunFolderError` if somebody has deleted or moved the folder, or its events."""
         events = self.path / record_files.NEWEST
         try:
-            if os.path.samestat(events.stat(), os.fstat(self._events.fileno())):
+            if self._events.is_at(events):
                 return
         except OSError:
             pass
@@ -263,7 +291,7 @@ class RunFolder:
     def sync_events(self) -> None:
         """Make the events so far durable."""
         with _explaining(self.path / record_files.NEWEST):
-            os.fsync(self._events.fileno())
+            self._events.sync()
 
     def save_step_times(self, times: Mapping[str, Any]) -> None:
         """Replace step-times.json."""
@@ -359,6 +387,17 @@ class RunFolder:
     def close(self) -> None:
         """Release the folder."""
         self._files.close()
+
+
+class Moment(NamedTuple):
+    """A moment of a run."""
+
+    time_s: float
+    """In run time."""
+    at: float | None
+    """In seconds since 1970; None if nobody wrote it down."""
+    is_end: bool
+    """Whether the job had ended."""
 
 
 def artifacts_of(run: Path) -> Path:
@@ -636,35 +675,18 @@ def _rename_artifacts(run: Path) -> None:
         before.rename(folder)
 
 
-def _drop_torn_line(path: Path) -> None:
-    """So that the next line does not go on where a crash broke off."""
-    if path.exists():
-        os.truncate(path, sum(len(line) + 1 for line in _whole_lines(path)))
+def _last_moment(path: Path, lines: Iterator[bytes]) -> Moment:
+    last = deque(lines, maxlen=1)
+    with _decoding(path):
+        if not last:
+            return Moment(0.0, None, False)
+        told = _HEAD.decode(last[0])
+        return Moment(told.time_s, told.at, told.event == RunFinished.__struct_config__.tag)
 
 
 def _whole_lines(path: Path) -> list[bytes]:
     """Without what follows the last line end: the torn line of a crash."""
     return path.read_bytes().split(b"\n")[:-1]
-
-
-def _append_to(path: Path) -> IO[bytes]:
-    return open(path, "ab", buffering=0)
-
-
-def _append(file: IO[bytes], record: Mapping[str, Any]) -> int:
-    """Add a line whole or, when the file system refuses, not at all. Returns the bytes of the
-    file."""
-    line = json.dumps(record, ensure_ascii=False).encode() + b"\n"
-    before = os.fstat(file.fileno()).st_size
-    after = before + len(line)
-    try:
-        while line:
-            line = line[os.write(file.fileno(), line) :]
-    except OSError:
-        with suppress(OSError):
-            os.truncate(file.fileno(), before)
-        raise
-    return after
 
 
 @contextmanager

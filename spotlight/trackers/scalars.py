@@ -10,7 +10,7 @@ import msgspec
 from spotlight.record.run_metrics import ValidationMetrics
 from spotlight.trackers.callback import IterationRecord
 
-_STEPS = ("iteration", "weights_version", "kind", "time_s")
+_STEPS = ("iteration", "weights_version", "kind", "time_s", "at")
 """What says where a number belongs, and is none to plot."""
 
 

@@ -36,7 +36,7 @@ _REST = 4.0
 """Seconds of rest for each second of reading and telling."""
 _CATCH_UP_S = 1.0
 """Reading goes on for so long before what was read so far is shown."""
-_LINGER_S = 15.0
+LINGER_S = 15.0
 """A run is followed for so long after its last viewer has gone: a page that is loaded again comes
 back."""
 _AGAIN_S = 5
@@ -168,7 +168,7 @@ class Broadcast:
     async def _tell_changes(self) -> None:
         now = asyncio.get_running_loop().time
         run = await asyncio.to_thread(WatchedRun, self.folder)
-        while self.viewers or now() - self._left_at < _LINGER_S:
+        while self.viewers or now() - self._left_at < LINGER_S:
             begun = now()
             found = await asyncio.to_thread(_read, run, self._view)
             if found is not None:

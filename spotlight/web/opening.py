@@ -53,13 +53,18 @@ class OpenedPage:
         token = f"#token={self.token}" if self.token else ""
         return f"{parts.scheme}://{host}/{query}{token}"
 
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of its certificate; empty if it speaks no TLS."""
+        return "" if self.place.certificate is None else self.place.certificate.fingerprint
+
     def notes(self) -> list[str]:
         """What whoever opens the page should know besides."""
         if self.place.certificate is None or not self.place.is_own_certificate:
             return []
         return [
             "the browser will ask about the certificate, which nobody has signed; its SHA-256 is"
-            f" {self.place.certificate.fingerprint}"
+            f" {self.fingerprint}"
         ]
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
@@ -30,8 +31,10 @@ import structlog
 from aiohttp import web
 
 from spotlight.web.broadcasting import Broadcasts
+from spotlight.web.exposition import MEDIA_TYPE, exposition
 from spotlight.web.page_guard import PageGuard
-from spotlight.web.refusing import Refused, not_found
+from spotlight.web.page_metrics import PageMetrics, families, nodes_there
+from spotlight.web.refusing import Refused, busy, not_found
 from spotlight.web.run_pictures import open_picture
 from spotlight.web.run_summaries import Summaries
 from spotlight.web.shown_runs import ShownRuns
@@ -113,10 +116,14 @@ class PageApp:
                 return self._static.answer(request, "/".join(rest))
             case ["healthz"]:
                 return web.Response(text="ok\n")
+            case ["readyz"]:
+                return await asyncio.to_thread(self._readiness)
             case [""]:
                 return self._page(request)
         viewer = self._guard.viewer(request)
         match steps:
+            case ["metrics"]:
+                return await asyncio.to_thread(self._metrics)
             case ["api", "runs"]:
                 return _json(await asyncio.to_thread(self._summaries.list))
             case ["api", "runs", name, "view"]:
@@ -135,6 +142,23 @@ class PageApp:
         except Refused as error:
             return self._static.answer(request, SIGN_IN, error.status)
         return self._static.answer(request, PAGE)
+
+    def _readiness(self) -> web.Response:
+        """Whether jobs can run: a coordinator is at work here and has a node at least."""
+        nodes = nodes_there(self._runs.folder, self._summaries.latest(), time.time())
+        if nodes:
+            return web.Response(text=f"ready: {len(nodes)} nodes\n")
+        raise busy("no coordinator has accounted for any node here for a minute", 10)
+
+    def _metrics(self) -> web.Response:
+        own = PageMetrics(
+            page_viewers=self.broadcasts.viewers,
+            page_runs_followed=self.broadcasts.followed,
+            page_told_anew_total=self.broadcasts.told_anew,
+            page_refused_total=self.refusals.total(),
+        )
+        text = exposition(families(self._summaries.latest(), own, time.time()))
+        return web.Response(body=text.encode(), headers={"Content-Type": MEDIA_TYPE})
 
     async def _sign_in(self, request: web.BaseRequest) -> web.Response:
         cookies, admission = self._guard.cookies, self._guard.admission

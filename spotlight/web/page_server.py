@@ -13,6 +13,7 @@ import contextlib
 import errno
 import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -33,8 +34,11 @@ from spotlight.web.shown_runs import ShownRuns
 
 log = structlog.get_logger(__name__)
 
-_HEADER_LIMIT_S = 10.0
-_IDLE_LIMIT_S = 30.0
+MOST_CONNECTIONS = 256
+"""Connections at once, if that leaves descriptors for others."""
+HEADER_LIMIT_S = 10.0
+"""The head of a request comes within so long."""
+IDLE_LIMIT_S = 30.0
 """A connection may be without a request for so long."""
 _LINGER_S = 2.0
 _BACKLOG = 256
@@ -135,21 +139,21 @@ class PageServer:
         loop = asyncio.get_running_loop()
         self._app = PageApp(self._settings.runs, self._guard())
         self._answering: set[asyncio.Task[Any]] = set()
-        most = min(256, descriptors.limit() // 16)
+        most = min(MOST_CONNECTIONS, descriptors.limit() // 16)
         server = self._server = WaryServer(
             self._answer,
-            _HEADER_LIMIT_S,
+            HEADER_LIMIT_S,
             most,
-            keepalive_timeout=_IDLE_LIMIT_S,
+            keepalive_timeout=IDLE_LIMIT_S,
             lingering_time=_LINGER_S,
         )
         certificate = self._settings.certificate
         connected = server if certificate is None else server.secured(loop, certificate.context)
 
-        def accept() -> asyncio.BaseProtocol:
-            return connected() if server.held < most else _Full()
+        def enter() -> asyncio.Protocol:
+            return _Entrance(connected, lambda: server.held < most)
 
-        listening = await loop.create_server(accept, sock=listener, backlog=_BACKLOG)
+        listening = await loop.create_server(enter, sock=listener, backlog=_BACKLOG)
         self._loop = loop
         started.set_result(None)
         await server.until_closed(listening, self._answering)
@@ -189,13 +193,24 @@ class PageServer:
         return PageGuard(self._scheme, admission, cookies, f"spotlight-{port}")
 
 
-class _Full(asyncio.Protocol):
-    """A connection that is one too many: told so, whatever it asks."""
+class _Entrance(asyncio.Protocol):
+    """Where a connection begins; one that is one too many is told so, whatever it asks."""
+
+    def __init__(
+        self, connected: Callable[[], asyncio.BaseProtocol], has_room: Callable[[], bool]
+    ) -> None:
+        self._connected = connected
+        self._has_room = has_room
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        self._limit = asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
+        if self._has_room():
+            protocol = self._connected()
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+        else:
+            self._limit = asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
     def data_received(self, data: bytes) -> None:
         body = b'{"error": "too many connections; close some of these pages, or try again"}'

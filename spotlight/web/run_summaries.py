@@ -5,17 +5,24 @@ only when these have changed.
 from __future__ import annotations
 
 import os
+import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from spotlight.errors import RunFolderError
+from spotlight.record.ledger import Ledger
 from spotlight.record.run_events import RunFinished, RunStarted, decode_event
-from spotlight.record.run_metrics import IterationMetrics, decode_metrics
+from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
 from spotlight.store.run_folder import read_config
+from spotlight.web.ledgers import read_ledger_of, spent_of
 from spotlight.web.refusing import Refused
 from spotlight.web.shown_runs import ShownRuns
 
+SILENT_S = 60.0
+"""Nobody works on a run that wrote nothing for so long."""
 _TAIL = 256 * 1024
 """Bytes of a file's end."""
 _FILES = ("config.yaml", "metrics.jsonl", "events.jsonl", "ledger.json")
@@ -25,60 +32,111 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in the list."""
 
     name: str
-    outcome: str = "unfinished"
-    iteration: int = 0
+    """That of its folder."""
+    outcome: str
+    """`running`, `finished`, `cancelled`, `failed`, or `unfinished` if nobody works on it."""
+    iteration: int
+    """How many iterations are done."""
+    iterations: int
+    validation: float | None
+    """The latest score."""
+    spent: float | None
+    """None if nothing is priced."""
+
+
+class LatestOfRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The latest that a run has written down."""
+
+    name: str
+    ended: str = ""
+    """How it has ended; empty if it says nothing of that."""
+    written_at: float = 0.0
+    """Seconds since 1970."""
     iterations: int = 0
-    validation: float | None = None
-    spent: float | None = None
+    iteration: IterationMetrics | None = None
+    validation: ValidationMetrics | None = None
+    ledger: Ledger | None = None
 
 
 class Summaries:
-    """See the module's docstring."""
+    """See the module's docstring. It may be asked in any thread.
 
-    def __init__(self, runs: ShownRuns) -> None:
+    Args:
+        clock: the wall clock, seconds.
+    """
+
+    def __init__(self, runs: ShownRuns, clock: Callable[[], float] = time.time) -> None:
         self._runs = runs
-        self._known: dict[str, tuple[object, RunSummary]] = {}
+        self._clock = clock
+        self._known: dict[str, tuple[object, LatestOfRun]] = {}
+        self._one_at_a_time = threading.Lock()
 
     def list(self) -> list[RunSummary]:
         """Those that were written to last first."""
-        known = {}
-        for name in self._runs.names():
-            try:
-                folder = self._runs.find(name)
-            except Refused:  # it is gone
-                continue
-            stamp = tuple(map(_stamp, (folder / file for file in _FILES)))
-            was = self._known.get(name)
-            known[name] = was if was and was[0] == stamp else (stamp, _summary(name, folder))
-        self._known = known
-        return [summary for _, summary in known.values()]
+        now = self._clock()
+        return [_summary(latest, now) for latest in self.latest()]
+
+    def latest(self) -> list[LatestOfRun]:
+        """What is known of all runs, those that were written to last first."""
+        with self._one_at_a_time:
+            known = {}
+            for name in self._runs.names():
+                try:
+                    folder = self._runs.find(name)
+                except Refused:  # it is gone
+                    continue
+                stamp = tuple(map(_stamp, (folder / file for file in _FILES)))
+                was = self._known.get(name)
+                known[name] = was if was and was[0] == stamp else (stamp, _latest(name, folder))
+            self._known = known
+            return [latest for _, latest in known.values()]
 
 
-def _summary(name: str, folder: Path) -> RunSummary:
-    iteration, validation = 0, None
+def is_silent(latest: LatestOfRun, now: float) -> bool:
+    """Whether nobody works on a run, as far as its files show."""
+    return bool(latest.ended) or now - latest.written_at > SILENT_S
+
+
+def _summary(latest: LatestOfRun, now: float) -> RunSummary:
+    done, score = latest.iteration, latest.validation
+    return RunSummary(
+        name=latest.name,
+        outcome=latest.ended or ("unfinished" if is_silent(latest, now) else "running"),
+        iteration=0 if done is None else done.iteration + 1,
+        iterations=latest.iterations,
+        validation=None if score is None else score.score,
+        spent=None if latest.ledger is None else spent_of(latest.ledger),
+    )
+
+
+def _latest(name: str, folder: Path) -> LatestOfRun:
+    iteration: IterationMetrics | None = None
+    validation: ValidationMetrics | None = None
     for line in _end_of(folder / "metrics.jsonl"):
         try:
             record = decode_metrics(line)
         except msgspec.MsgspecError:
             continue
         if isinstance(record, IterationMetrics):
-            iteration = record.iteration + 1
+            iteration = record
         else:
-            validation = record.score
+            validation = record
     try:
         iterations = read_config(folder).iterations
     except RunFolderError:
         iterations = 0
-    return RunSummary(
+    return LatestOfRun(
         name=name,
-        outcome=_outcome(folder),
-        iteration=iteration,
+        ended=_how_it_ended(folder),
+        written_at=max((_written_at(folder / file) for file in _FILES), default=0.0),
         iterations=iterations,
+        iteration=iteration,
         validation=validation,
+        ledger=read_ledger_of(folder),
     )
 
 
-def _outcome(folder: Path) -> str:
+def _how_it_ended(folder: Path) -> str:
     for line in reversed(_end_of(folder / "events.jsonl")):
         if b"run_" not in line:
             continue
@@ -90,7 +148,7 @@ def _outcome(folder: Path) -> str:
             return event.outcome
         if isinstance(event, RunStarted):
             break
-    return "running"
+    return ""
 
 
 def _end_of(path: Path) -> list[bytes]:
@@ -110,3 +168,10 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _written_at(path: Path) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0

@@ -13,6 +13,7 @@ from spotlight.actors.protocol.down import NodePlan, NodeRefused, WeightsOffer, 
 from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs, WorkerReport
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, handles
 from spotlight.errors import ActorError
+from spotlight.record.ledger import WorkerTimes
 from spotlight.types import BundleOffer
 
 
@@ -45,6 +46,8 @@ class FakeNode(Actor):
         self._apart = apart
         self.store = STORE
         self._held: set[WeightsOffer] = set()
+        self._worked: list[tuple[str, float]] = [("", asyncio.get_running_loop().time())]
+        """For which jobs, each since when."""
 
     async def started(self) -> None:
         name, epoch = f"{self.name}/0", self.system.rng.getrandbits(40)
@@ -88,6 +91,8 @@ class FakeNode(Actor):
             followed.number if followed is not None else 0,
             self.plan.job.job_id if self.plan.job is not None else "",
             self.plan.job.weights if self.plan.job is not None else (),
+            times=self._times() if self.world.counts_time else (),
+            price=self.world.prices.get(self.pool),
         )
         try:
             answer = await self.ask(self.coordinator, report, timeout_s=10.0)
@@ -97,6 +102,19 @@ class FakeNode(Actor):
             self.watch(answer.coordinator)
             self._follow(answer)
         return not isinstance(answer, NodeRefused)
+
+    def _times(self) -> tuple[WorkerTimes, ...]:
+        """What its worker did is `idle` all the time."""
+        now, job_id = asyncio.get_running_loop().time(), ""
+        if self.plan.job is not None:
+            job_id = self.plan.job.job_id
+        if self._worked[-1][0] != job_id:
+            self._worked.append((job_id, now))
+        ends = [*(since for _, since in self._worked[1:]), now]
+        return tuple(
+            WorkerTimes(number, job, {f"{self.name}/0": {"idle": round(1000 * (end - since))}})
+            for number, ((job, since), end) in enumerate(zip(self._worked, ends, strict=True))
+        )
 
     @handles(Down)
     async def on_down(self, message: Down) -> None:

@@ -13,6 +13,7 @@ from spotlight.actors.protocol.users import GetStatus, JobStatus
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Message, handles
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.exploration.planners import derived_seed
+from spotlight.record.ledger import Price
 from spotlight.transport.tensors import BundleStore
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
@@ -133,6 +134,10 @@ class World:
         """Workers whose job was ended."""
         self.run_store: BundleStore | None = None
         """The coordinator's; those of nodes are only told apart."""
+        self.counts_time = False
+        """Whether nodes say what their workers do."""
+        self.prices: dict[str, Price] = {}
+        """What nodes say that they cost, by pool."""
         self.there: set[Any] = set()
         """Places of the stores of nodes that are there."""
         self.left: dict[tuple[Any, str], int] = {}

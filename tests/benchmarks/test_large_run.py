@@ -38,7 +38,7 @@ def test_the_lines_of_a_large_run_add_up_to_its_ledger() -> None:
         for worker, times in line.times.items():
             by_line.update({(worker, state): took for state, took in times.items()})
     billed: Counter[tuple[str, str]] = Counter()
-    for bill in make_ledger(world, number=1).bills:
+    for bill in make_ledger(world).bills:
         for worker, times in bill.times.items():
             billed.update({(worker, state): took for state, took in times.items()})
     assert len(world.stays) > SIZE.reserved_nodes + SIZE.spot_nodes

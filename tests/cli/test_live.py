@@ -57,6 +57,9 @@ def _status(**changes: Any) -> Any:
         "id": "first-3f9a",
         "nodes": (),
         "mirror": None,
+        "spent": None,
+        "currency": "USD",
+        "price_sources": (),
     }
     return SimpleNamespace(**{**status, **changes})
 
@@ -138,6 +141,12 @@ def test_the_nodes_of_the_job_are_counted_and_those_that_go_are_named() -> None:
     view = " ".join(_drawn(render(_status(nodes=tuple(nodes)))).split())
     assert "nodes 5, spot-3 moves, spot-4 has notice (25 s left)" in view
     assert "spot-5" not in view
+
+
+def test_what_was_spent_is_said_with_the_sources_of_prices() -> None:
+    assert "spent" not in _drawn(render(_status()))
+    drawn = _drawn(render(_status(spent=12.345, price_sources=("the job", "a list"))))
+    assert "spent" in drawn and "$12.35 (prices: the job, a list)" in drawn
 
 
 def test_workers_that_load_are_counted() -> None:

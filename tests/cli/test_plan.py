@@ -100,3 +100,25 @@ def test_more_workers_than_cores_are_pointed_out(monkeypatch: pytest.MonkeyPatch
 )
 def test_amounts_have_three_digits(value: int, text: str) -> None:
     assert amount(value) == text
+
+
+def test_the_plan_says_what_an_hour_costs_and_where_the_prices_are_from() -> None:
+    plan = _words(
+        prices={"reserved": 6.88, "spot": 1.62}, pools={"spot": {"nodes": 2, "workers": 4}}
+    )
+    assert "price $19.84 an hour with all nodes, by the job" in plan
+
+
+def test_the_plan_says_what_has_no_price() -> None:
+    plan = _words(prices={"spot": 1.62}, pools={"reserved": {"workers": 2}})
+    assert "$1.62 an hour with all nodes, by the job; 2 workers without a price" in plan
+    assert "price" not in _words(), "nothing is priced"
+
+
+def test_the_plan_says_what_of_prices_may_be_a_slip() -> None:
+    assert "is above on demand (1)" in _words(prices={"spot": 2, "on_demand": 1})
+
+
+def test_the_plan_says_the_budget() -> None:
+    plan = _words(prices={"spot": 2}, budget={"usd": 50, "hours": 2.5})
+    assert "budget $50.00 or 2.5 h, then it stops and can be resumed" in plan

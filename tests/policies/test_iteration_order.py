@@ -127,3 +127,17 @@ def test_training_is_never_two_publications_ahead():
         step.EndExploration(2),
         step.PublishWeights(2, False),
     ]
+
+
+def test_only_previews_that_the_next_iteration_waits_for_are_waited_for_alone():
+    run = Run(Schedule(2, validate_every=2, checkpoint_every=2, explores="ahead"))
+    machine = run.machine
+    assert machine.previews_of is None
+    machine.start()
+    machine.weights_published(0)
+    machine.rolled_out(0)
+    assert machine.previews_of is None, "training goes on beside them"
+    machine.trained(0)
+    assert machine.previews_of == 0
+    machine.explored(1)
+    assert machine.previews_of is None

@@ -29,6 +29,11 @@ def test_the_weights_that_made_the_samples_are_needed_then():
     assert resume_point(7, 5, [8, 8], frozenset({5, 8})) == ResumePoint(5, "checkpoint")
 
 
+def test_without_reuse_only_the_weights_of_the_iteration_made_its_samples():
+    at = resume_point(7, 5, [8], frozenset({6}), state=7, reuses=False)
+    assert at == ResumePoint(7, "state")
+
+
 @pytest.mark.parametrize("trainers", [[7, -1], [7, 8], [-1, -1], [6, 6], [9, 9], []])
 def test_otherwise_it_goes_on_from_the_checkpoint(trainers):
     assert resume_point(7, 5, trainers, ALL) == ResumePoint(5, "checkpoint")

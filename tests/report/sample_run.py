@@ -78,7 +78,11 @@ class RunWriter:
         self._append("events.jsonl", {"time_s": round(time_s, 4), "event": name, **fields})
 
     def state(self, worker: dict[str, str], time_s: float, state: str) -> None:
-        self.event("worker_state", time_s, **worker, state=state)
+        self.state_line(time_s, **worker, state=state)
+
+    def state_line(self, time_s: float, **fields: Any) -> None:
+        line = {"time_s": round(time_s, 4), "event": "worker_state", **fields}
+        self._append("states.jsonl", line)
 
     def gallery(self, version: int, quality: float, rng: random.Random, paint: Paint) -> None:
         folder = self.folder / "validation" / f"v{version:06d}"

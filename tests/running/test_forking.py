@@ -86,7 +86,7 @@ def test_a_fork_has_what_the_run_had_by_then_and_a_name_of_its_own(run: Path) ->
     iterations = [line["iteration"] for line in told if line["kind"] == "iteration"]
     validated = [line["weights_version"] for line in told if line["kind"] == "validation"]
     assert (iterations, validated) == ([*range(6)], [0, 3, 6])
-    assert folder.last_time_s() == 6.0
+    assert folder.last_moment().time_s == 6.0
     identity = json.loads(folder.journal.get("identity") or b"")
     assert identity["job_id"] != "small-1" and identity["token"] != "secret"
     assert (identity["sorts_prompts"], identity["owner"]) == (True, "ada")

@@ -24,7 +24,7 @@ def reopened(path, spec: JobSpec | None = None):
     """What is there after a crash: (job, last time)."""
     folder, found = RunFolder.reopen(path, spec)
     try:
-        return found, folder.last_time_s()
+        return found, folder.last_moment().time_s
     finally:
         folder.close()
 

@@ -100,7 +100,7 @@ def test_a_restored_run_can_be_opened_and_has_forgotten_what_lay_elsewhere(
         keys = [key for key, _ in again.journal.items()]
         assert keys == ["identity", "job", "progress/1"]
         assert again.journal.term > term
-        assert again.last_time_s() == 1.0
+        assert again.last_moment().time_s == 1.0
     finally:
         again.close()
 

@@ -22,7 +22,7 @@ from spotlight.store.run_folder import RunFolder, next_run_folder, read_config
 def test_a_new_folder_holds_the_whole_job(path, folder):
     assert read_config(path) == job()
     assert "checkpoint_every: 5" in (path / "config.yaml").read_text()
-    assert folder.last_time_s() == 0.0
+    assert folder.last_moment().time_s == 0.0
 
 
 def test_folders_on_the_way_are_made(tmp_path):

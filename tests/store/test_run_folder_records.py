@@ -30,7 +30,7 @@ def test_records_are_lines_of_json_in_order(path, folder):
     folder.record_metrics(iteration(0))
     assert [entry["time_s"] for entry in map(json.loads, open_lines(path))] == [0.5, 1.5]
     assert lines(path / "metrics.jsonl") == [iteration(0)]
-    assert folder.last_time_s() == 1.5
+    assert folder.last_moment().time_s == 1.5
 
 
 def open_lines(path) -> list[bytes]:
@@ -116,7 +116,7 @@ def test_a_torn_first_event_leaves_the_clock_at_zero(path, folder):
 def test_a_damaged_whole_line_is_named(path, folder, name, damage):
     append(path / name, damage)
     with pytest.raises(RunFolderError, match=f"{name} has a damaged line"):
-        folder.last_time_s() if name == "events.jsonl" else folder.rewind(1, ())
+        folder.last_moment().time_s if name == "events.jsonl" else folder.rewind(1, ())
 
 
 def test_a_full_disk_names_the_file_and_what_to_do(folder, full_disk):
@@ -194,7 +194,7 @@ def test_events_go_on_in_another_file_when_theirs_is_large(path, folder, monkeyp
         f"events-{number:06d}.jsonl" for number in (1, 2, 3, 4, 5)
     ]
     assert [event.items for event in folder.events((WorkTakenBack,))] == list(range(10))
-    assert folder.last_time_s() == 9.0, "though its own file is empty"
+    assert folder.last_moment().time_s == 9.0, "though its own file is empty"
     folder.close()
     assert reopened(path)[1] == 9.0
 
@@ -206,7 +206,7 @@ def test_of_several_files_of_events_the_last_may_be_torn(path, folder, monkeypat
     folder.close()
     append(path / "events.jsonl", torn)
     again, _ = RunFolder.reopen(path, None)
-    assert again.last_time_s() == 3.5
+    assert again.last_moment().time_s == 3.5
     again.record_event({"time_s": 4.0, "event": "run_started"})
     again.close()
     texts = [json.loads(line)["time_s"] for line in record_files.whole_event_lines(path)]

@@ -148,9 +148,11 @@ class Accounts:
 
     def _prices_of(self, job_id: str, opened: _OpenBook) -> Prices:
         tenant = self._tenants.get(job_id)
-        if tenant is not None:
+        if tenant is None:
+            return opened.prices or self._prices
+        if opened.has_rollups:
             opened.prices = tenant.prices
-        return opened.prices or self._prices
+        return tenant.prices
 
     # --- what is written ---
 

@@ -81,7 +81,14 @@ from spotlight.actors.protocol.users import (
 from spotlight.actors.runtime import Actor, ActorRef, Down, handles
 from spotlight.actors.runtime.abandonable_thread import run_in_abandonable_thread
 from spotlight.actors.runtime.log_limiter import LimitedLog
-from spotlight.errors import JournalError, RequestRefused, UnknownJob, UserError
+from spotlight.errors import (
+    JournalError,
+    RequestRefused,
+    RunFolderError,
+    UnknownJob,
+    UserError,
+    is_disk_full,
+)
 from spotlight.permissions import Permissions
 from spotlight.policies.fleet.admission import Waiting, admit, why_waits
 from spotlight.policies.fleet.allocation import Borrower
@@ -158,7 +165,10 @@ class Coordinator(Actor):
         self._beginning: dict[str, QueuedJob] = {}
         """Those that are about to run, by id."""
         self._no_room: dict[str, str] = {}
-        """Why those of them do not run yet that wait for room on the disk, by id."""
+        """Why those of them do not run yet, or not now, that wait for room on the disk, by id."""
+        self._waited_for_room: dict[str, tuple[int, float]] = {}
+        """In which iteration a full disk stopped jobs last, and how long they waited in it, by id.
+        """
         self._cancels: dict[str, CancelJob] = {}
         """The cancellations of those of them that were cancelled meanwhile, by id."""
         self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
@@ -537,6 +547,8 @@ class Coordinator(Actor):
             status = JobStatus(phase="queued", note=self._why_waits(job))
         if status.outcome:
             status = msgspec.structs.replace(status, workers=self._idle_workers())
+        elif problem := self._no_room.get(job.id):
+            status = msgspec.structs.replace(status, note=problem)
         return msgspec.structs.replace(
             status,
             job=job.name,
@@ -585,7 +597,11 @@ class Coordinator(Actor):
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
         await self._stop(tenant)
-        self._last[tenant.service.id] = msgspec.structs.replace(status, outcome="", reason="")
+        if isinstance(tenant, JobRunner):  # whoever sees the outcome finds the report
+            ended = msgspec.structs.replace(status, outcome="", reason="")
+        else:
+            ended = status
+        self._last[tenant.service.id] = ended
         tenant.nodes.forget()
         self.run_task(self._settle(tenant, status))
 
@@ -604,10 +620,18 @@ class Coordinator(Actor):
         self._note_end(tenant.service.id, status)
 
     async def _run_again(self, tenant: Tenant) -> None:
-        if self._tenants.get(tenant.service.id) is tenant:
-            await self._stop(tenant)
-            await self._begin_from_disk(self._queue.find(tenant.service.id), came_back=True)
-            tenant.nodes.forget()  # unless another runner goes on in its place
+        if self._tenants.get(tenant.service.id) is not tenant:
+            return
+        await self._stop(tenant)
+        job = self._beginning[tenant.service.id] = self._queue.find(tenant.service.id)
+        if tenant.full:  # others are served until it is not any more
+            self.run_task(self._go_on(tenant, job))
+        else:
+            await self._go_on(tenant, job)
+
+    async def _go_on(self, tenant: Tenant, job: QueuedJob) -> None:
+        await self._begin_from_disk(job, came_back=tenant.has_begun, full=tenant.full)
+        tenant.nodes.forget()  # unless another runner goes on in its place
 
     async def _stop(self, tenant: Tenant) -> None:
         self._last[tenant.service.id] = tenant.status
@@ -617,6 +641,7 @@ class Coordinator(Actor):
 
     def _note_end(self, job_id: str, status: JobStatus) -> None:
         """A job runs no more, or does not begin; others may begin."""
+        self._waited_for_room.pop(job_id, None)
         self._last.pop(job_id, None)
         self._last[job_id] = status
         while len(self._last) > MOST_LAST:
@@ -689,26 +714,15 @@ class Coordinator(Actor):
             job = self._beginning[job_id] = self._queue.find(job_id)
             self.run_task(self._begin_from_disk(job, came_back=False))
 
-    async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool) -> None:
-        """Begin, or go on with, what is in a folder. A job that cannot has failed."""
-        path, permissions = Path(job.run_folder), self._permissions
+    async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool, full: str = "") -> None:
+        """Begin, or go on with, what is in a folder; once the disk has room, if it was `full`. A
+        job that cannot has failed."""
         self._beginning[job.id] = job
         try:
-            if job.kind == "session":
-                session = SessionFolder.reopen(path)
-                work = session.saved.work
-                files = await self._in_thread(lambda: read_session_files(work, permissions))
-                await self._begin_session(job, session, files, came_back=came_back)
+            if full:
+                await self._begin_with_room(job, full, came_back=came_back)
             else:
-                submission = await self._in_thread(
-                    lambda: read_interrupted(path, permissions, job.changes)
-                )
-                if not came_back:
-                    await self._wait_for_room(submission, job.id)
-                if cancelled := self._cancels.get(job.id):
-                    return self._cancel_queued(job, cancelled.reason)
-                folder, _ = RunFolder.reopen(path, submission.job, job.changes)
-                await self._begin_job(job, folder, submission, came_back=came_back)
+                await self._begin_what_is_there(job, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
             is_known = isinstance(error, UserError)
             _log_of(job).error(
@@ -722,6 +736,46 @@ class Coordinator(Actor):
             self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
         finally:
             self._begins_no_more(job.id)
+
+    async def _begin_what_is_there(self, job: QueuedJob, *, came_back: bool) -> None:
+        path, permissions = Path(job.run_folder), self._permissions
+        if job.kind == "session":
+            session = SessionFolder.reopen(path)
+            work = session.saved.work
+            files = await self._in_thread(lambda: read_session_files(work, permissions))
+            await self._begin_session(job, session, files, came_back=came_back)
+            return
+        submission = await self._in_thread(lambda: read_interrupted(path, permissions, job.changes))
+        if not came_back:
+            await self._wait_for_room(submission, job.id)
+        if cancelled := self._cancels.get(job.id):
+            return self._cancel_queued(job, cancelled.reason)
+        folder, _ = RunFolder.reopen(path, submission.job, job.changes)
+        await self._begin_job(job, folder, submission, came_back=came_back)
+
+    async def _begin_with_room(self, job: QueuedJob, problem: str, *, came_back: bool) -> None:
+        """Try to go on with a job that a full disk has stopped, until the disk takes what is
+        written, the job is cancelled, or that was in vain for too long."""
+        times, iteration = self._timings.coordinator, self._last[job.id].iteration
+        before, waited_s = self._waited_for_room.get(job.id, (iteration, 0.0))
+        waited_s = waited_s if before == iteration else 0.0
+        try:
+            while waited_s < times.full_disk_s:
+                what, _, _ = problem.partition("; ")  # the rest says how to resume a run by hand
+                self._no_room[job.id] = f"goes on when the disk has room: {what}"
+                self._refusals_log.warning("job_waits_for_room", about=job.id, reason=problem)
+                await asyncio.sleep(times.full_disk_pause_s)
+                waited_s += times.full_disk_pause_s
+                self._waited_for_room[job.id] = iteration, waited_s
+                try:
+                    return await self._begin_what_is_there(job, came_back=came_back)
+                except UserError as error:
+                    if not is_disk_full(error):
+                        raise
+                    problem = str(error)
+        finally:
+            self._no_room.pop(job.id, None)
+        raise RunFolderError(problem)
 
     async def _wait_for_room(self, submission: Submission, job_id: str) -> None:
         """Until the disk has room for the run, or the job is cancelled: a disk that is full for a
@@ -769,12 +823,11 @@ class Coordinator(Actor):
         event = "job_goes_on" if came_back else "job_began"
         _log_of(queued).info(event, run_folder=queued.run_folder)
         job, files, hub_files = submission.job, submission.files, submission.hub_files
-        setup = JobSetup(job, identity, folder, files, came_back, self._mirror, hub_files)
+        mirror, clock = self._mirror, self._keys.now
+        setup = JobSetup(job, identity, folder, files, came_back, mirror, clock, hub_files)
 
         def make(around: Surroundings) -> JobRunner:
-            begin_segment(
-                folder, job.iterations
-            )  # the queue has the job: it goes on, come what may
+            begin_segment(folder, job.iterations)  # the queue has the job: it goes on
             return JobRunner(setup, around)
 
         await self._install(queued, folder, f"job-{identity.job_id}", identity.token, make)
@@ -816,6 +869,8 @@ class Coordinator(Actor):
         self.watch(tenant.ref)
         if tenant.ended is not None:  # as it started, when `_end` did not know it
             self.tenant_ended(tenant)
+        if tenant.full:
+            self.run_again(tenant)
         self._tell_changes(tenant, known)
         if job.id in self._cancels:
             self.tell(tenant.ref, self._cancels[job.id])

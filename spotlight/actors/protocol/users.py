@@ -230,7 +230,7 @@ class JobStatus(Message, frozen=True):
     spent: float | None = None
     """What the run has cost, as far as its time has a price; None if none has."""
     currency: str = "USD"
-    """That of `spent`."""
+    """The currency of `spent`."""
     price_sources: tuple[str, ...] = ()
     """Where prices are from that no node says of itself, and what of them may be a slip."""
     troubles: tuple[str, ...] = ()

@@ -30,9 +30,9 @@ LEAST_ITERATIONS = 4
 _QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 """The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
 _LEAST_PREVIEWS = 1.5
-"""For a sample; among fewer there is too little choice to tell what more would add."""
+"""Among fewer for a sample there is too little choice to tell what more would add."""
 _WITHIN = 0.98
-"""As many previews for a sample, of what it may have at most, are all of them."""
+"""A sample with this share of the previews that it may have has all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Measured:
     node_gpus: float
     """GPUs of a spot node."""
     reserved_price: float | None
-    """Of a GPU for an hour."""
+    """The price of a GPU for an hour; None if it is not known."""
     spot_price: float | None
     iteration_s: float
     rollout_s: float
@@ -52,12 +52,11 @@ class Measured:
     train_s: float
     previews_per_sample: float
     most_previews: float
-    """For each sample, as the job says."""
+    """The job allows so many for each sample."""
     contrasts: Sequence[float]
-    """Of iterations: the contrast of the kept seeds over that of random ones."""
+    """The contrast of the kept seeds over that of random ones, of each iteration."""
     useful_share: float
-    """Of the spot time that was paid for: what was not lost to starting, loading, leaving and
-    losses."""
+    """The share of paid spot time that was not lost to starting, loading, leaving and losses."""
     explores: Literal["in training time", "never", "otherwise"]
     spot_share_of_previews: float = 1.0
     currency: str = "USD"

@@ -15,7 +15,7 @@ class Standing(NamedTuple):
     """One of the budgets, of which much or all is used."""
 
     field: str
-    """That of the job, such as `budget.usd`."""
+    """The field of the job, such as `budget.usd`."""
     is_spent: bool
     text: str
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from spotlight.record.ledger import Price
 from spotlight.types import Pool
@@ -25,7 +25,10 @@ from spotlight.types import Pool
 Figure = Literal["reserved", "spot", "on_demand"]
 SAID_IN = "USD"
 """The currency in which nodes say what they cost."""
-_SAID_BY_NODE = "the node"
+HIGHEST_PRICE = 1e6
+"""A GPU that costs more for an hour, in any currency, is a slip."""
+_SAID_BY_NODE = "node"
+"""The source of what it says, whose own words are not repeated."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class PriceRow:
     spot: float | None = None
     on_demand: float | None = None
     since: float = -math.inf
-    """From then on, in seconds since 1970 (UTC)."""
+    """The row counts from this time on, in seconds since 1970 (UTC)."""
     node: str = ""
     """The row is of this node alone; empty for all."""
     source: str = ""
@@ -83,7 +86,7 @@ class Prices:
     operator: PriceList = PriceList()
     job: PriceList = PriceList()
     currency: str = SAID_IN
-    """That of the account."""
+    """The currency of the account."""
 
     def of(self, node: str, pool: Pool, said: Price | None, at: float) -> Price | None:
         """The price of a GPU of a node; None if it is not known.
@@ -103,13 +106,15 @@ class Prices:
         self, figure: Figure, node: str, at: float, said: float | None
     ) -> tuple[float, str] | None:
         found = self.operator.of_node(figure, node, at)
-        if found is None and said is not None and self.currency == SAID_IN:
+        if found is None and _can_be(said) and self.currency == SAID_IN:
             found = said, _SAID_BY_NODE
         return found or self.operator.find(figure, node, at) or self.job.find(figure, node, at)
 
     def can_price(self, said: Sequence[Price | None] = ()) -> bool:
         """Whether there is a price of anything, by these lists or by what nodes say."""
-        by_node = self.currency == SAID_IN and any(price is not None for price in said)
+        by_node = self.currency == SAID_IN and any(
+            price is not None and _can_be(price.usd_per_gpu_hour) for price in said
+        )
         rows = (*self.operator.rows, *self.job.rows)
         return by_node or any(row.reserved is not None or row.spot is not None for row in rows)
 
@@ -133,6 +138,11 @@ class Prices:
             f"a node says its price in {SAID_IN}, but this account is in {self.currency}: give it"
             " in `prices` by the node's name"
         )
+
+
+def _can_be(said: float | None) -> TypeGuard[float]:
+    """Whether what a node says is a price: it comes from another machine."""
+    return said is not None and math.isfinite(said) and 0 <= said <= HIGHEST_PRICE
 
 
 def _remarks(rows: Sequence[PriceRow]) -> Iterator[str]:

@@ -8,7 +8,8 @@ import errno
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -327,20 +328,63 @@ async def test_a_disk_error_on_the_journal_ends_the_job_with_the_reason_and_it_r
     await town.submit(spec)
     await in_the_rollout(town)
 
-    def refuse(place: str) -> None:
-        if place == "journal.commit":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    failpoints.install(refuse)
-    try:
+    with refusing(errno.EIO):
         end = await town.ended()
-    finally:
-        failpoints.install(None)
     assert end.outcome == "failed"
-    assert "No space left on device" in end.reason
+    assert "Input/output error" in end.reason
     assert "--resume" in end.reason
     await asyncio.sleep(5.0)
     assert (await town.status()).reason == end.reason
+    assert sorted(town.world.freed) == ["reserved/0", "spot/0"]
+    assert isinstance(await town.submit(None, end.run_folder, resume=True), JobAccepted)
+    all_recorded(await town.ended(), spec)
+    assert by_iteration(town.world.trained) == by_iteration(reference)
+
+
+@contextmanager
+def refusing(error: int) -> Iterator[None]:
+    """No journal can be written."""
+
+    def refuse(place: str) -> None:
+        if place == "journal.commit":
+            raise OSError(error, os.strerror(error))
+
+    failpoints.install(refuse)
+    try:
+        yield
+    finally:
+        failpoints.install(None)
+
+
+@pytest.mark.parametrize("full_s", [2.0, 300.0])
+@pytest.mark.parametrize("moment", [in_the_rollout, in_training_while_exploring, while_saving])
+async def test_a_job_waits_while_the_disk_is_full_and_goes_on_as_if_nothing_had_happened(
+    town: Town, moment: Callable[..., object], full_s: float
+) -> None:
+    spec = job(validation={"every": 1})
+    reference = await calm(town, spec)
+    await town.submit(spec)
+    await moment(town)
+    with refusing(errno.ENOSPC):
+        waiting = await town.wait(lambda now: bool(now.note))
+        await asyncio.sleep(full_s)
+    assert waiting.note.endswith("journal.records: No space left on device")
+    assert (waiting.outcome, waiting.iteration) == ("", 1)
+    await as_if_nothing_had_happened(town, reference, spec)
+    assert len(events(waiting.run_folder, "run_finished")) == 1
+
+
+async def test_a_disk_that_is_full_for_too_long_fails_the_job_which_can_be_resumed(
+    town: Town,
+) -> None:
+    spec = job()
+    reference = await calm(town, spec)
+    await town.submit(spec)
+    await in_the_rollout(town)
+    with refusing(errno.ENOSPC):
+        end = await town.wait(lambda now: bool(now.outcome), limit_s=4000.0)
+    await asyncio.sleep(5.0)
+    assert end.outcome == "failed" and "No space left on device" in end.reason
     assert sorted(town.world.freed) == ["reserved/0", "spot/0"]
     assert isinstance(await town.submit(None, end.run_folder, resume=True), JobAccepted)
     all_recorded(await town.ended(), spec)

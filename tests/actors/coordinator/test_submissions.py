@@ -10,7 +10,7 @@ import json
 import os
 import random
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -447,27 +447,82 @@ async def _node_events(run_folder: str, count: int) -> list[tuple[str, str]]:
     return found
 
 
-async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office) -> None:
-    """Its disk is full by then: nobody has heard of the job runner that says so."""
+class _Broken:
+    """Refuses what is written to journals of runs once the queue says that a job runs."""
 
-    queue = office.runs / "queue.records"
+    def __init__(self, office: Office, error: int) -> None:
+        self._queue = office.runs / "queue.records"
+        self._error = error
 
-    def full(name: str) -> None:
+    def __call__(self, name: str) -> None:
+        queue = self._queue
         if name == "journal.commit" and queue.exists() and b'"running"' in queue.read_bytes():
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(self._error, os.strerror(self._error))
 
-    failpoints.install(full)
+
+async def _status_when(office: Office, so: Callable[[JobStatus], bool]) -> JobStatus:
+    async with asyncio.timeout(30.0):
+        status: JobStatus = await office.ask(GetStatus())
+        while not so(status):
+            await asyncio.sleep(0.01)
+            status = await office.ask(GetStatus())
+    return status
+
+
+async def test_a_job_that_ends_as_it_starts_is_seen_to_have_ended(office: Office) -> None:
+    """Its disk is broken by then: nobody has heard of the job runner that says so."""
+    failpoints.install(_Broken(office, errno.EIO))
     try:
         assert isinstance(await office.submit(), JobAccepted)
-        async with asyncio.timeout(30.0):
-            status = await office.ask(GetStatus())
-            while not status.outcome:
-                await asyncio.sleep(0.01)
-                status = await office.ask(GetStatus())
+        status = await _status_when(office, lambda now: bool(now.outcome))
     finally:
         failpoints.install(None)
     assert status.outcome == "failed"
+    assert "Input/output error" in status.reason
+
+
+QUICK = CoordinatorTimings(full_disk_s=0.5, full_disk_pause_s=0.05)
+
+
+@pytest.mark.parametrize("timings", [Timings(coordinator=QUICK)])
+async def test_a_job_whose_disk_stays_full_fails_after_a_while(office: Office) -> None:
+    failpoints.install(_Broken(office, errno.ENOSPC))
+    try:
+        assert isinstance(await office.submit(), JobAccepted)
+        waiting = await _status_when(office, lambda now: bool(now.note))
+        status = await _status_when(office, lambda now: bool(now.outcome))
+    finally:
+        failpoints.install(None)
+    assert waiting.note.startswith("goes on when the disk has room: ")
+    assert status.outcome == "failed"
     assert "No space left on device" in status.reason
+
+
+@pytest.mark.parametrize("timings", [Timings(coordinator=QUICK)])
+async def test_a_job_whose_disk_is_full_as_it_starts_begins_when_there_is_room(
+    office: Office,
+) -> None:
+    failpoints.install(_Broken(office, errno.ENOSPC))
+    try:
+        answer = await office.submit()
+        await _status_when(office, lambda now: bool(now.note))
+    finally:
+        failpoints.install(None)
+    status = await _status_when(office, lambda now: not now.note and now.phase == "preparing")
+    assert (status.outcome, status.id) == ("", answer.job_id)
+    assert await _state_of(office, answer.job_id) == "running"
+
+
+@pytest.mark.parametrize("timings", [Timings(coordinator=CoordinatorTimings(remind_s=0.5))])
+async def test_a_job_that_waits_for_room_can_be_cancelled(office: Office) -> None:
+    failpoints.install(_Broken(office, errno.ENOSPC))
+    try:
+        answer = await office.submit()
+        await _status_when(office, lambda now: bool(now.note))
+        await office.ask(CancelJob(answer.job_id, "enough"))
+    finally:
+        failpoints.install(None)
+    await _becomes(office, answer.job_id, "cancelled")
 
 
 class FullDisk:

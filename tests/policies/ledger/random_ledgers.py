@@ -310,10 +310,10 @@ class RandomLife:
             for (_, its, worker, state), ms in process.truth(known).items():
                 if its == job:
                     truth[process.node, its, worker, state] += ms
-        billed = _added_up(ledger.bills, job)
+        billed = _added_up(ledger.bills)
         if billed != truth:
             yield f"{job or 'no job'}: {_difference(billed, truth)}"
-        for what, ms in _added_up(before.bills, job).items():
+        for what, ms in _added_up(before.bills).items():
             if billed[what] < ms:
                 yield f"{what} shrinks from {ms} to {billed[what]} ms"
         yield from _smaller_bills(before.bills, ledger.bills)
@@ -331,12 +331,12 @@ class RandomLife:
             yield f"{job or 'no job'} cost {self.disk.usd[job]}, not {spent}"
 
 
-def _added_up(bills: tuple[NodeBill, ...], job: str) -> Counter[Key]:
+def _added_up(bills: tuple[NodeBill, ...]) -> Counter[Key]:
     found: Counter[Key] = Counter()
     for bill in bills:
         for worker, times in bill.times.items():
             for state, ms in times.items():
-                found[bill.node, job, worker, state] += ms
+                found[bill.node, bill.job, worker, state] += ms
     return found
 
 

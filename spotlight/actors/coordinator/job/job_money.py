@@ -70,7 +70,8 @@ class JobMoney:
 
     def troubles(self) -> list[str]:
         """What people should know of the budgets."""
-        said = [f"budget nearly spent: {standing.text}" for standing in self._standings]
+        near = [standing for standing in self._standings if not standing.is_spent]
+        said = [f"budget nearly spent: {standing.text}" for standing in near]
         if self.budget.usd is not None and self._job.record.run.tally.has_unpriced:
             said.append("`budget.usd` counts priced time only: not all nodes have a price")
         return said

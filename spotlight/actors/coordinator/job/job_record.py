@@ -1,5 +1,6 @@
-"""Everything that a job writes down. The first failed write ends the job with the reason, and
-nothing is written after it.
+"""Everything that a job writes down. Nothing is written after the first write that failed. Where
+the disk was full another runner goes on from what is there once it has room, as after a kill; else
+the job ends with the reason.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 from spotlight.actors.coordinator.job.measures import Picture
 from spotlight.actors.coordinator.job.run_record import RunRecord
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
-from spotlight.errors import RunFolderError
+from spotlight.errors import RunFolderError, is_disk_full
 from spotlight.record.run_events import RunEvent
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 
@@ -24,7 +25,7 @@ class JobRecord:
     Args:
         run: what is written to.
         log: tells operators of the job.
-        job: ends when something cannot be written.
+        job: ends, or waits, when something cannot be written.
     """
 
     def __init__(self, run: RunRecord, log: TenantLog, job: JobRunner) -> None:
@@ -64,7 +65,7 @@ class JobRecord:
     def stop_for(self, error: RunFolderError) -> None:
         """Something could not be written."""
         self._log.lines.error("run_folder", reason=str(error))
-        self._job.fail(str(error))
+        (self._job.wait_for_room if is_disk_full(error) else self._job.fail)(str(error))
         self._unwritable = True
 
     def close(self) -> None:

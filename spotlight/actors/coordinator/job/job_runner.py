@@ -9,15 +9,15 @@ It is the only one that ends an iteration. It decides nothing itself: `Iteration
 follows, and the parts of the job do it. What it needs to go on after a kill is in the journal
 before it acts on it; a runner that comes back finds the trainers and nodes as they are and submits
 the same requests again. When trainers are lost another runner takes this one's place, as after a
-kill, and other trainers go on from the state that they left. Whatever else goes wrong ends the job
-with a reason, resumable.
+kill, and other trainers go on from the state that they left. So it is, after a while, when the disk
+was full. Whatever else goes wrong ends the job with a reason, resumable.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -84,6 +84,8 @@ class JobSetup:
     trainers were lost, and its nodes may be there."""
     mirror: MirrorPlace | None
     """The run is copied to there."""
+    clock: Callable[[], float]
+    """The wall clock, seconds since 1970."""
     hub_files: tuple[HubFile, ...] = ()
     """The checkpoint has these files, if it is one of the hub."""
 
@@ -118,7 +120,8 @@ class JobRunner(Tenant):
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
         self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
-        run, service = RunRecord(folder, self.callbacks), setup.service()
+        run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
+        service = setup.service()
         log = service.log()
         self.phase = JobPhase(run)
         self.record = JobRecord(run, log, self)
@@ -181,6 +184,7 @@ class JobRunner(Tenant):
             self.event(run_events.JournalTailDropped(what=journal.dropped))
         if not self.came_back:
             self.record.write(journal.begin_again)
+        self.has_begun = self.came_back or not self.phase.over
         self.money.begin()
         self._enter("preparing")
         await super().started()
@@ -254,6 +258,13 @@ class JobRunner(Tenant):
         self.phase.replaced = True
         self.around.coordinator.run_again(self)
 
+    def wait_for_room(self, reason: str) -> None:
+        """The disk is full: another runner is to go on from what is there when it is not any
+        more."""
+        if not self.phase.over:
+            self.full = reason
+            self.replace()
+
     def remind(self, *, everything: bool) -> None:
         """In its next turn: go on waiting for trainers, and repeat what may have been lost."""
         self.call_in_turn(partial(self._remind_others, everything=everything))
@@ -267,9 +278,20 @@ class JobRunner(Tenant):
             return self.fail(why)
         await self.team.assemble()
         self.publisher.publish_again(self.machine.completed)
+        self._look_for_lost_previews()
         if everything:
             self.team.remind()
         self.briefing.repeat(everything=everything)
+
+    def _look_for_lost_previews(self) -> None:
+        """No node may have the weights any more with which previews are to be made, as their
+        trainers have trained on: others make them again, from the state before."""
+        version = self.machine.previews_of
+        if version is None or not self.team.machine.is_idle:
+            return
+        if self.publications.is_lost(version):
+            self.publisher.forget(version)
+            self.team.recover(f"no node has the weights of version {version} any more")
 
     # --- nodes ---
 

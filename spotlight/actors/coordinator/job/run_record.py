@@ -1,13 +1,17 @@
 """What a job writes down while it runs: events, metrics, validation pictures, progress.
 
 All times are seconds of run time: those of earlier, interrupted runs of the same folder included.
+While a coordinator is away in the middle of a job, run time goes on, as far as the wall clock tells
+of how long; between the end of a job and its resumption it does not. It never goes back, and a
+clock that was set by more than a day meanwhile puts it forward by one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -26,15 +30,25 @@ from spotlight.policies.checkpoint_retention import (
 )
 from spotlight.policies.run_tally import COUNTED, RunTally
 from spotlight.policies.step_times import StepTimes
-from spotlight.record.run_events import RunEvent, SegmentBegan, TimePassed, encode_event
+from spotlight.record.run_events import (
+    RunEvent,
+    SegmentBegan,
+    TimePassed,
+    WorkerStateBegan,
+    encode_event,
+)
 from spotlight.record.run_metrics import (
     IterationMetrics,
     RunMetrics,
     ValidationMetrics,
     with_update,
 )
-from spotlight.store.run_folder import RunFolder
+from spotlight.store.ledger_file import read_ledger
+from spotlight.store.run_folder import Moment, RunFolder
 from spotlight.trackers import CallbackThread, IterationRecord, RunRecords
+
+LONGEST_AWAY_S = 86_400.0
+"""Run time goes on for so long at most while no coordinator is there."""
 
 log = structlog.get_logger(__name__)
 
@@ -44,14 +58,26 @@ class RunRecord:
 
     Args:
         callbacks: told of all that is written.
+        clock: the wall clock, seconds since 1970.
+        came_back: an earlier coordinator was ended in the middle of the job.
     """
 
-    def __init__(self, folder: RunFolder, callbacks: CallbackThread | None = None) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        callbacks: CallbackThread | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+        came_back: bool = False,
+    ) -> None:
         self._folder = folder
         self._tell = callbacks.put if callbacks is not None else _to_nobody
         self._loop = asyncio.get_running_loop()
-        self._written_s = folder.last_time_s()
-        self._offset_s = self._written_s - self._loop.time()
+        self._clock = clock
+        last = folder.last_moment()
+        self._written_s = max(last.time_s, read_ledger(folder.path).time_s)
+        away_s = _away_s(last, clock()) if came_back else 0.0
+        self._offset_s = max(self._written_s, last.time_s + away_s) - self._loop.time()
         self.tally = RunTally()
         """The tally of all events of the run, those of earlier coordinators included."""
         for event in folder.events(COUNTED):
@@ -82,11 +108,15 @@ class RunRecord:
         self._folder.require_there()
 
     def event(self, event: RunEvent) -> None:
-        """Append to events.jsonl."""
+        """Append to events.jsonl, or to states.jsonl."""
         self.tally.note(event)
-        time_s = self._written_s = round(self.time_s(), 4)
-        self._folder.record_event(encode_event(event, time_s))
-        self._tell(msgspec.structs.replace(event, time_s=time_s))
+        time_s, at = round(self.time_s(), 4), self._at()
+        if isinstance(event, WorkerStateBegan):
+            self._folder.record_state(event, time_s, at)
+        else:
+            self._written_s = time_s
+            self._folder.record_event(encode_event(event, time_s, at))
+        self._tell(msgspec.structs.replace(event, time_s=time_s, at=at))
 
     def keep_time(self, most_s: float) -> None:
         """Write the time down if nothing was for so long."""
@@ -124,11 +154,14 @@ class RunRecord:
 
     def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
         """Returns the line, which is what a coordinator that comes back reads."""
-        metrics.time_s = self.time_s()
+        metrics.time_s, metrics.at = self.time_s(), self._at()
         line: dict[str, Any] = {**msgspec.to_builtins(metrics), **others}
         written = {key: _rounded(value) for key, value in line.items()}
         self._folder.record_metrics(written)
         return written
+
+    def _at(self) -> float:
+        return round(self._clock(), 3)
 
     def step_times(self) -> StepTimes:
         """What this run measured before; nothing if its file is absent or damaged: it will be
@@ -191,6 +224,13 @@ class RunRecord:
     def close(self) -> None:
         """Release the folder."""
         self._folder.close()
+
+
+def _away_s(last: Moment, now: float) -> float:
+    """How long no coordinator was there since then."""
+    if last.at is None or last.is_end:
+        return 0.0
+    return min(max(0.0, now - last.at), LONGEST_AWAY_S)
 
 
 def _to_nobody(record: RunRecords) -> None:

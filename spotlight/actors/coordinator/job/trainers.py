@@ -176,7 +176,7 @@ class Trainers:
             case say.ForgetState():
                 job.states.forget()
             case say.Recover(problem):
-                self._recover(problem)
+                self.recover(problem)
             case say.RecoverLater(problem):
                 job.run_task(self._recover_later(problem))
             case say.Note(event):
@@ -258,6 +258,7 @@ class Trainers:
             published=publications.versions,
             held=publications.held,
             unvalidated=progress.unvalidated,
+            reuses=self._job.spec.trains_on_previews,
         )
 
     async def _fetch_state(self, at: ResumePoint) -> StateParts:
@@ -285,10 +286,11 @@ class Trainers:
         assert isinstance(answer, TrainerReport)
         return answer
 
-    def _recover(self, problem: str) -> None:
+    def recover(self, problem: str) -> None:
+        """The job goes on from what these trainers left, with whoever is there."""
         if not self._job.is_over:
             self._carry_out(self.machine.recover(problem, self._facts().goes_on_from))
 
     async def _recover_later(self, problem: str) -> None:
         await asyncio.sleep(self._job.timings.coordinator.lost_rank_pause_s)
-        self._recover(problem)
+        self.recover(problem)

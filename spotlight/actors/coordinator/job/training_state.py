@@ -43,24 +43,23 @@ class TrainingStates:
     async def write_checkpoint(self, order: WriteCheckpoint) -> None:
         """Have it in the run folder; in the job's next turn the next state may take its place in
         the store."""
-        path, problem = self._record.run.path / checkpoint_path(order.completed), ""
+        path, problem = self._record.run.path / checkpoint_path(order.completed), None
         keys = [state_key(order.completed, part) for part in range(order.parts)]
         try:
             if order.parts > 1:
                 await self._store.join(keys, _JOINED)
             await self._store.hand_out(_JOINED if order.parts > 1 else keys[0], path)
         except TransferFailed as error:
-            problem = str(error)
+            problem = RunFolderError(
+                f"{path} cannot be written: {error}; free some space or give another "
+                "--run-folder, then continue with --resume"
+            )
+            problem.__cause__ = error
         self._store.delete(_JOINED)
 
         async def settle() -> None:
-            if problem:
-                self._record.stop_for(
-                    RunFolderError(
-                        f"{path} cannot be written: {problem}; free some space or give another "
-                        "--run-folder, then continue with --resume"
-                    )
-                )
+            if problem is not None:
+                self._record.stop_for(problem)
             else:
                 self._job.team.checkpoint_written()
 
@@ -175,7 +174,9 @@ class TrainingStates:
                     name = checked(file.key).removeprefix(f"{EXPORT}/")
                     await self._store.hand_out(file.key, folder / name)
         except TransferFailed as error:
-            return self._record.stop_for(RunFolderError(f"the export cannot be kept: {error}"))
+            problem = RunFolderError(f"the export cannot be kept: {error}")
+            problem.__cause__ = error
+            return self._record.stop_for(problem)
         except RunFolderError as error:
             return self._record.stop_for(error)
         score = scores_of(run.validations).get(exported.checkpoint)

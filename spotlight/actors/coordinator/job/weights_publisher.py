@@ -32,6 +32,12 @@ class WeightsPublisher:
             evaluation = self._job.publications.is_validated(version)
             self._job.team.order(Publish(version, evaluation))
 
+    def forget(self, version: int) -> None:
+        """Nobody has it any more, and nobody is told where it was."""
+        publications = self._job.publications
+        publications.keep(publications.versions - {version})
+        self._job.record.write(lambda: self._job.journal.drop_publication(version))
+
     def parts_are_there(self, parts: VersionPublished) -> None:
         """Every node pulls them; members serve the version once they have acknowledged it."""
         offer = WeightsOffer(parts.version, parts.rollout, parts.evaluation)

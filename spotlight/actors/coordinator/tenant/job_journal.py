@@ -305,6 +305,10 @@ class JobJournal:
         changes: dict[str, bytes | None] = dict.fromkeys(f"published/{key:06d}" for key in gone)
         self._write({**changes, f"published/{offer.version:06d}": _encode(offer)})
 
+    def drop_publication(self, version: int) -> None:
+        """It cannot be had any more."""
+        self._write({f"published/{version:06d}": None})
+
     def rewind(self, completed: int, published: Collection[int] = ()) -> None:
         """Trainers begin again after `completed` iterations: drop later progress, all publications
         but these, and the samples of later weights; and leases, as a worker that was out of reach

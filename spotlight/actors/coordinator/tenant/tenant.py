@@ -60,7 +60,8 @@ class Landlord(Protocol):
         """It has its last status, and is to be stopped."""
 
     def run_again(self, tenant: Tenant) -> None:
-        """It is to be stopped, and another is to go on from what is on record."""
+        """It is to be stopped, and another is to go on from what is on record; when the disk has
+        room again, if it was full."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,10 @@ class Tenant(Actor, ABC):
         """The status as it was told last."""
         self.ended: JobStatus | None = None
         """Its last status."""
+        self.has_begun = came_back
+        """Whether there is something that whoever takes its place goes on with."""
+        self.full = ""
+        """Why the disk refused what it wrote, where it is to be replaced for that."""
         self.listens_until = self.now() + listen_s
         self._made_at = self.now()
         published = journal.publications() if came_back else {}
