@@ -119,6 +119,7 @@
       each.draw(each.shown);
     }
     tell();
+    if (!counts.drawn) performance.mark("spotlight-shown");
     counts.drawn += 1;
     page.setAttribute("aria-busy", "false");
     clearTimeout(timer);
