@@ -17,7 +17,6 @@ from spotlight.record.run_events import RunEvent, RunStarted
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report import charts, figures, formatting, reward_charts
 from spotlight.report.charts import Series
-from spotlight.report.metrics import exploration_gain
 from spotlight.report.run_reading import Gallery, Picture, RunHistory
 
 _SHOWN_PROMPTS = 24
@@ -36,6 +35,7 @@ def header(run: RunHistory, summary: dict[str, Any]) -> str:
 <div class="title"><h1>{escape(run.job.name)}</h1>
 <span class="pill {escape(outcome)}">{escape(outcome)}</span></div>
 <p class="about">{escape(formatting.about(run.job, workers))}</p>{why}
+<p class="about">{escape(summary["exploration"]["sentence"])}</p>
 <dl class="tiles">{"".join(_tiles(run, summary))}</dl>
 </header>
 """
@@ -62,9 +62,6 @@ def _tiles(run: RunHistory, summary: dict[str, Any]) -> Iterable[str]:
         made = f"{formatting.number(reused)} of them previews, one iteration old"
     yield _tile("Samples", formatting.number(summary["samples"]), made)
     note = f"{formatting.number(summary['previews_late'])} came too late"
-    if gain := summary["exploration_gain"]:
-        spread = formatting.times(gain["times"], gain["error"])
-        note = f"kept seeds spread {spread} as wide as random ones"
     yield _tile("Previews", formatting.number(summary["previews"]), note)
     for pool, times in summary["pools"].items():
         share = times["share"]
@@ -124,14 +121,6 @@ def _spread_chart(run: RunHistory) -> Iterable[str]:
         note += (
             f"; of the gain over any seeds that previews promised, samples have"
             f" {statistics.median(realised):.0%} (median)"
-        )
-    if gain := exploration_gain(run):
-        seen = formatting.count(gain.probes, "probe") if gain.probes else "of all previews"
-        note += (
-            f". The kept seeds spread by {formatting.score(gain.contrast)}, as many taken at random"
-            f" would by {formatting.score(gain.at_random)}"
-            f" ({seen}; both root mean square):"
-            f" {formatting.times(gain.times, gain.error)}"
         )
     top = max(value for one in series for _, value in one.points)
     drawn = charts.line_chart(

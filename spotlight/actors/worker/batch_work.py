@@ -35,6 +35,7 @@ log = structlog.get_logger(__name__)
 STATES: dict[RequestKind, WorkerState] = {
     "rollout": "rollout",
     "preview": "explore",
+    "random": "explore",
     "evaluation": "evaluate",
 }
 
