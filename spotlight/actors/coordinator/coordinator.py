@@ -603,7 +603,10 @@ class Coordinator(Actor):
             ended = status
         self._last[tenant.service.id] = ended
         tenant.nodes.forget()
-        self.run_task(self._settle(tenant, status))
+        if isinstance(tenant, JobRunner):
+            self.run_task(self._settle(tenant, status))
+        else:  # its folder is gone, so that nobody may go on with it
+            await self._close(tenant, status)
 
     async def _settle(self, tenant: Tenant, status: JobStatus) -> None:
         await self._accounts.settle(tenant.service.id)

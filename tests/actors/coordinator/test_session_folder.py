@@ -9,7 +9,7 @@ import pytest
 
 from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.runtime import ActorRef
-from spotlight.errors import JournalError
+from spotlight.errors import JournalError, RunFolderError
 from spotlight.jobs import work_from_data
 
 SAVED = SavedSession(
@@ -48,6 +48,11 @@ def test_a_session_whose_journal_is_lost_is_refused(path: Path) -> None:
     for _ in range(2):
         with pytest.raises(JournalError, match="is lost"):
             SessionFolder.reopen(path)
+
+
+def test_a_session_that_left_nothing_is_said_to_be_over(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"session-1 is gone, .*: it is over$"):
+        SessionFolder.reopen(tmp_path / "session-1")
 
 
 def test_a_new_session_deletes_what_a_kill_left_of_one_that_had_not_begun(path: Path) -> None:

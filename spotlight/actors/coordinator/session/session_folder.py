@@ -70,6 +70,11 @@ class SessionFolder:
         was one of a session; a lost one is refused."""
         try:
             saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                f"{path} is gone, as it is at the end of a session; whoever ended it was killed"
+                " before saying why: it is over"
+            ) from error
         except (OSError, msgspec.MsgspecError) as error:
             raise RunFolderError(
                 f"{path} is not a session that can be continued: {error}"
