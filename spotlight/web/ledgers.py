@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.record.ledger import Ledger, NodeBill
+from spotlight.policies.money.bill import account
+from spotlight.record.ledger import Ledger
 
 NAME = "ledger.json"
 _LARGEST = 64 << 20
-_MS_PER_HOUR = 3_600_000
 
 
 def read_ledger_of(folder: Path) -> Ledger | None:
@@ -24,14 +24,5 @@ def read_ledger_of(folder: Path) -> Ledger | None:
 
 def spent_of(ledger: Ledger) -> float | None:
     """What is known to have been spent; None if nothing is priced."""
-    priced = [spent_on(bill) for bill in ledger.bills]
-    known = [spent for spent in priced if spent is not None]
-    return sum(known) if known else None
-
-
-def spent_on(bill: NodeBill) -> float | None:
-    """What a bill comes to; None if its time is unpriced."""
-    if bill.price is None:
-        return None
-    milliseconds = sum(sum(times.values()) for times in bill.times.values())
-    return milliseconds / _MS_PER_HOUR * bill.price.usd_per_gpu_hour
+    spent = account(ledger.bills).spent
+    return None if spent is None else float(spent)

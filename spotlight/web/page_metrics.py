@@ -15,10 +15,11 @@ import msgspec
 
 from spotlight import record
 from spotlight.docstrings import field_docstring, read_docstrings
+from spotlight.policies.money.bill import account
 from spotlight.record.ledger import Ledger
 from spotlight.record.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
 from spotlight.web.exposition import Family
-from spotlight.web.ledgers import read_ledger_of, spent_on
+from spotlight.web.ledgers import read_ledger_of
 from spotlight.web.run_summaries import LatestOfRun, is_silent
 
 FRESH_S = 60.0
@@ -99,8 +100,8 @@ def _of_ledgers(runs: Iterable[LatestOfRun]) -> list[Family]:
         if each.ledger is not None:
             for (pool, state), milliseconds in _milliseconds(each.ledger).items():
                 seconds.add(milliseconds / 1000, job=each.name, pool=pool, state=state)
-            for pool, money in _spent(each.ledger).items():
-                spent.add(money, job=each.name, pool=pool)
+            for pool, money in account(each.ledger.bills).by_pool().items():
+                spent.add(float(money), job=each.name, pool=pool)
     return [seconds, spent]
 
 
@@ -111,14 +112,6 @@ def _milliseconds(ledger: Ledger) -> dict[tuple[str, str], int]:
             for state, milliseconds in times.items():
                 place = bill.pool, state
                 found[place] = found.get(place, 0) + milliseconds
-    return found
-
-
-def _spent(ledger: Ledger) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for bill in ledger.bills:
-        if (spent := spent_on(bill)) is not None:
-            found[bill.pool] = found.get(bill.pool, 0.0) + spent
     return found
 
 
