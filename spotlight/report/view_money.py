@@ -112,14 +112,12 @@ class ViewMoney:
                 budget_usd=budget.usd,
                 budget_hours=budget.hours,
             )
-        spent = paid.spent
+        spent, done = paid.spent, self._iterations
         return MoneyPart(
             currency=ledger.currency,
             spent=None if spent is None else _rounded(spent),
             unpriced_s=paid.unpriced_s,
-            per_iteration=_rounded(spent / self._iterations)
-            if spent and self._iterations
-            else None,
+            per_iteration=None if spent is None or not done else _rounded(spent / done),
             to_target=None if reached_s is None else self.usd_at(reached_s),
             by_pool=_sorted(paid.by_pool()),
             by_state={pool: _sorted(states) for pool, states in sorted(paid.by_state().items())},

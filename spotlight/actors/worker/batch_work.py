@@ -37,6 +37,7 @@ log = structlog.get_logger(__name__)
 STATES: dict[RequestKind, WorkerState] = {
     "rollout": "rollout",
     "preview": "explore",
+    "random": "explore",
     "evaluation": "evaluate",
 }
 

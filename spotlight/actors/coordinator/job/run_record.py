@@ -45,11 +45,20 @@ from spotlight.record.run_metrics import (
 )
 from spotlight.store.ledger_file import read_ledger
 from spotlight.store.run_folder import Moment, RunFolder
-from spotlight.store.thumbnails import ShownSamples
-from spotlight.trackers import CallbackThread, IterationRecord, RunRecords
+from spotlight.store.thumbnails import FOLDER, ShownSamples
+from spotlight.trackers import (
+    CallbackThread,
+    IterationRecord,
+    ShownPicture,
+    Told,
+    ValidationPictures,
+)
 
 LONGEST_AWAY_S = 86_400.0
 """Run time goes on for so long at most while no coordinator is there."""
+
+_TOLD_PICTURES = 16
+"""Trackers are shown so many pictures of a validation."""
 
 log = structlog.get_logger(__name__)
 
@@ -151,7 +160,9 @@ class RunRecord:
             {file: thumbnail_key_of(key) for file, key in left.items()},
         )
         self._folder.show_pictures(metrics.weights_version, listing, left)
-        self._tell(metrics)  # who may look at its pictures
+        self._tell(metrics)
+        if listing:
+            self._tell(_as_told(metrics, self._folder.path, listing))
 
     def show_samples(self, shown: ShownSamples, left: Mapping[str, str]) -> None:
         """Put the thumbnails of an iteration's best and worst samples in place."""
@@ -238,7 +249,21 @@ def _away_s(last: Moment, now: float) -> float:
     return min(max(0.0, now - last.at), LONGEST_AWAY_S)
 
 
-def _to_nobody(record: RunRecords) -> None:
+def _as_told(
+    metrics: ValidationMetrics, run: Path, listing: Sequence[Mapping[str, Any]]
+) -> ValidationPictures:
+    """Its pictures, of which thumbnails do."""
+    place = f"v{metrics.weights_version:06d}"
+    shown = []
+    for each in listing[:_TOLD_PICTURES]:
+        whole = run / "validation" / place / each["file"]
+        small = run / FOLDER / place / f"{whole.stem}.webp"
+        file = small if small.exists() else whole
+        shown.append(ShownPicture(whole.stem, each["prompt"], each["reward"], file))
+    return ValidationPictures(metrics.weights_version, metrics.iteration, tuple(shown))
+
+
+def _to_nobody(record: Told) -> None:
     """There are no callbacks."""
 
 

@@ -21,6 +21,7 @@ from spotlight.policies.exploration.planners import (
     first_seeds,
     widest,
 )
+from spotlight.policies.exploration.random_groups import random_seeds
 from spotlight.policies.exploration.settings import ExplorationSettings
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
@@ -216,6 +217,23 @@ def probe_requests(
     ]
     requests = rollout_requests(job, iteration, prompts, others)
     return tuple(msgspec.structs.replace(request, is_probe=True) for request in requests)
+
+
+def random_requests(
+    job: JobSpec, iteration: int, prompts: Sequence[str], groups: Sequence[int], *, is_due: bool
+) -> tuple[Request, ...]:
+    """Random seeds of these prompt groups, denoised as the samples of the iteration are. If one of
+    the groups is due, it does not wait for idle time."""
+    settings = rollout_settings(job, iteration)
+    seeds = random_seeds(job.seed, iteration, len(prompts), job.group_size)
+    return tuple(
+        msgspec.structs.replace(
+            request_of("random", iteration, iteration, group, prompts[group], seed, settings),
+            in_idle_time=place > 0 or not is_due,
+        )
+        for place, group in enumerate(groups)
+        for seed in seeds[group].seeds
+    )
 
 
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
