@@ -56,6 +56,21 @@ class Looked:
         await self.page.goto(url)
         await self.page.wait_for_selector("main[aria-busy=false]")
 
+    async def shown_ms(self) -> float:
+        """How long after the navigation it showed the run."""
+        found: float = await self.page.evaluate(
+            "performance.getEntriesByName('spotlight-shown')[0].startTime"
+        )
+        return found
+
+    async def heap(self) -> int:
+        """Bytes of its heap after what is garbage was collected."""
+        session = await self.page.context.new_cdp_session(self.page)
+        await session.send("HeapProfiler.collectGarbage")
+        used: int = (await session.send("Runtime.getHeapUsage"))["usedSize"]
+        await session.detach()
+        return used
+
     async def counts(self) -> dict[str, int]:
         """What it has counted of what it was sent."""
         found: dict[str, int] = await self.page.evaluate("Spotlight.counts")

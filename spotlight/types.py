@@ -13,7 +13,9 @@ SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft", "pipeline"]
-RequestKind = Literal["preview", "rollout", "evaluation"]
+RequestKind = Literal["preview", "rollout", "evaluation", "random"]
+"""A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
+seeds is worth."""
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]
@@ -151,10 +153,15 @@ class Request(Record, frozen=True):
     settings: SamplingSettings
     is_probe: bool = False
     """Regenerated beside the samples, to see what previews are worth; it is not trained on."""
+    in_idle_time: bool = False
+    """Whether it waits until nobody has anything else to do."""
     metadata: str = ""
     """What scorers are to know of the prompt: an object in JSON; empty for nothing."""
     image_key: str = ""
     """Where the member leaves the image as PNG in the coordinator's store; empty for nowhere."""
+    thumbnail_key: str = ""
+    """Where the member leaves a small picture of it there if it is the best or the worst image of
+    its batch; empty for nowhere."""
 
 
 class StoreEndpoint(Record, frozen=True):

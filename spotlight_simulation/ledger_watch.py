@@ -122,9 +122,10 @@ class LedgerWatch:
         self._must_be_written(now)
 
     def frozen(self) -> None:
-        """The coordinator is stopped."""
-        self._must_be_written(self._clock())
-        self._frozen_at = self._clock()
+        """The coordinator is stopped, perhaps once more."""
+        if self._frozen_at is None:
+            self._must_be_written(self._clock())
+            self._frozen_at = self._clock()
 
     def thawed(self) -> None:
         """It goes on: what it was told before must be written as long after that."""

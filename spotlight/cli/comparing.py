@@ -32,12 +32,11 @@ def report(
 ) -> None:
     """Write report.html of a run, or print its figures."""
     from spotlight.cli.run_choice import choose_run
-    from spotlight.report.metrics import read_run, summarise
-    from spotlight.report.rendering import write_report
+    from spotlight.report.rendering import report_data, write_report
 
     folder = choose_run(run, join)
     if as_json:
-        typer.echo(json.dumps(summarise(read_run(folder))))
+        typer.echo(json.dumps(report_data(folder)))
     else:
         typer.echo(str(write_report(folder)))
 

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from spotlight.cli.tables import pairs
 from spotlight.policies.money.words import money
-from spotlight.report.formatting import count, duration, natural_order, number, percent, times
+from spotlight.report.formatting import count, duration, natural_order, number, percent
 
 if TYPE_CHECKING:
     from spotlight.actors.protocol.users import JobStatus, MirrorStatus, NodeStatus, WorkerStatus
@@ -121,12 +121,7 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         f"{number(summary['previews'])}, and {number(summary['previews_late'])} more that came too"
         " late",
     )
-    if gain := summary["exploration_gain"]:
-        table.add_row(
-            "exploration",
-            f"rewards of kept seeds spread {times(gain['times'], gain['error'])} as wide as those"
-            " of random seeds",
-        )
+    table.add_row("exploration", summary["exploration"]["sentence"])
     for pool, spent in summary["pools"].items():
         shares = sorted(spent["share"].items(), key=lambda item: -item[1])
         said = ", ".join(f"{state} {share:.0%}" for state, share in shares if share >= 0.005)

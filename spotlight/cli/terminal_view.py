@@ -21,11 +21,13 @@ class TerminalView:
         self._live = live
         self._time_left = TimeLeft()
         self._line = ""
+        self._told: set[str] = set()
 
     async def progress(self, status: JobStatus) -> None:
         """See `Observer`."""
         left_s = self._time_left.seen(status)
         if self._console.is_terminal:
+            self._keep_troubles(status)
             self._live.update(render(status, left_s), refresh=True)
         elif (line := plain_line(status)) != self._line:
             self._line = line
@@ -34,6 +36,13 @@ class TerminalView:
     def tell(self, line: str) -> None:
         """See `Observer`."""
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _keep_troubles(self, status: JobStatus) -> None:
+        """Lines that stay when the view is gone: nobody may have looked at it."""
+        for trouble in status.troubles:
+            if trouble.startswith("tracker ") and trouble not in self._told:
+                self._told.add(trouble)
+                self.tell(f"warning: {trouble}")
 
 
 class QuietView:

@@ -156,6 +156,13 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     not, or when the kept seeds contrast less than their previews promised. More are for rewards
     that are so noisy that four say little; 0 is for runs that must be compared with others of equal
     cost. [images]"""
+    random_groups: Annotated[int, msgspec.Meta(ge=0, le=MOST_REPEATS)] = 1
+    """Groups of random seeds that each iteration denoises beside training, and never trains on, so
+    that the run itself measures how much wider the rewards of chosen seeds spread. They wait for
+    idle time, unless there is none: then one is due whenever it costs 4 % of the previews' steps.
+    Where previews are trained on, the first ones of each prompt are random seeds already. More are
+    for short runs with idle spot workers; 0 is for runs that must be compared with others of equal
+    cost. [groups]"""
 
     def __post_init__(self) -> None:
         require(

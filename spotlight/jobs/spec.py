@@ -69,7 +69,7 @@ class WorkSpec(Section, frozen=True, kw_only=True):
                 return self.measured_rewards
             case "preview":
                 return (*self.rewards, *self.drawn_again)
-            case "rollout":
+            case "rollout" | "random":
                 return self.rewards
 
 

@@ -68,8 +68,15 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     contrast: float | None = None
     """Root mean square over the prompt groups of the spread of their rewards."""
     contrast_at_random: float | None = None
-    """The same for as many random seeds, estimated from the rewards of probes, or of all previews
-    where those are trained on."""
+    """The same for as many random seeds, by the rewards of random groups and of probes, or of the
+    first previews of each prompt where those are trained on."""
+    random_groups: int = 0
+    """Number of prompt groups whose random seeds tell this."""
+    contrast_beside_random: float | None = None
+    """The same as `contrast`, of these prompt groups alone; with a prompt pool of all, as their
+    choice is a part of exploration."""
+    random_late: int = 0
+    """Number of images of random groups that came too late to tell, or not at all."""
     loss: float | None = None
     """Mean loss of the update."""
     drift: float | None = None

@@ -16,12 +16,9 @@ from typing import Any
 import msgspec
 
 from spotlight.jobs import JobSpec
+from spotlight.report.intervals import student_t95
 from spotlight.report.run_reading import RunHistory
 
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-"""The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
-_T95_MORE = ((15, 2.131), (20, 2.086), (30, 2.042), (60, 2.000))
-"""The same from so many degrees of freedom on."""
 _NO_DIFFERENCE = ("name", "seed", "pools", "trackers", "prices", "budget")
 """Sections and fields that say nothing of what a run trains."""
 
@@ -82,7 +79,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     if len(values) == 1:
         return Estimate(mean, 1, None)
     error = statistics.stdev(values) / math.sqrt(len(values))
-    return Estimate(mean, len(values), _quantile(len(values) - 1) * error)
+    return Estimate(mean, len(values), student_t95(len(values) - 1) * error)
 
 
 def spaced(iterations: Sequence[int], most: int) -> list[int]:
@@ -116,13 +113,6 @@ def _curve(runs: Sequence[Mapping[int, float]]) -> tuple[Point, ...]:
     shared = set.intersection(*(set(run) for run in runs))
     found = ((iteration, estimate([run[iteration] for run in runs])) for iteration in shared)
     return tuple(Point(iteration, value) for iteration, value in sorted(found) if value)
-
-
-def _quantile(degrees: int) -> float:
-    if degrees <= len(_T95):
-        return _T95[degrees - 1]
-    more = [value for least, value in _T95_MORE if degrees >= least]
-    return more[-1] if more else _T95[-1]
 
 
 def _settings(job: JobSpec) -> dict[str, Any]:

@@ -59,11 +59,6 @@ def duration(seconds: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} m"
 
 
-def times(factor: float, error: float | None = None) -> str:
-    """`1.26 times`, or with a standard error `1.26 ± 0.07 times`."""
-    return f"{factor:.2f} times" if error is None else f"{factor:.2f} ± {error:.2f} times"
-
-
 def count(amount: int, noun: str) -> str:
     """`1 worker`, `2 workers`."""
     return f"{number(amount)} {noun}{'' if amount == 1 else 's'}"

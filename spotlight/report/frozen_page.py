@@ -31,17 +31,6 @@ LARGEST = 5_000_000
 """Bytes of the page."""
 _LARGEST_THUMB = 256 * 1024
 _STATIC = Path(spotlight.__file__).parent / "web/static"
-_BARE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<title>Spotlight</title>
-</head>
-<body>
-<noscript></noscript>
-</body>
-</html>
-"""
 _STYLE = re.compile(r'<link rel="stylesheet" href="static/([\w.-]+)">\n?')
 _SCRIPT = re.compile(r'<script src="static/([\w.-]+)"(?: defer)?></script>\n?')
 _ICON = re.compile(r'<link rel="icon" href="static/([\w.-]+)">')
@@ -67,8 +56,7 @@ def frozen_page(view: RunView, folder: Path) -> str:
 
 
 def _document(view: RunView) -> str:
-    index = _STATIC / "index.html"
-    page = index.read_text(encoding="utf-8") if index.exists() else _BARE
+    page = (_STATIC / "index.html").read_text(encoding="utf-8")
     scripts = [_asset(name) for name in _SCRIPT.findall(page)]
     styles = "\n".join(_asset(name) for name in _STYLE.findall(page))
     policy = (

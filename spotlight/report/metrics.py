@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -21,11 +20,10 @@ from spotlight.record.run_events import (
 )
 from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
 from spotlight.report.run_reading import RunHistory, read_run
+from spotlight.report.verdict import exploration_of
 
 __all__ = [
-    "Gain",
     "Span",
-    "exploration_gain",
     "iteration_spans",
     "outcome",
     "read_run",
@@ -42,21 +40,6 @@ class Span(msgspec.Struct, frozen=True):
     end: float
 
 
-class Gain(msgspec.Struct, frozen=True):
-    """What the choice of seeds has brought, over all iterations with probes."""
-
-    contrast: float
-    """Root mean square over prompt groups of the standard deviation of the rewards of samples."""
-    at_random: float
-    """The same, to expect of as many seeds taken at random."""
-    times: float
-    """The one over the other."""
-    error: float
-    """Standard error of that, from iteration to iteration (jackknife)."""
-    probes: int
-    """How many probes there were, from whose rewards `at_random` follows."""
-
-
 def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[str, Any]:
     """The main metrics as JSON-able data; times in seconds, absent ones None.
 
@@ -69,7 +52,11 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
     made = sum(iteration.rolled_out for iteration in run.iterations)
     workers = lanes(run) if workers is None else workers
     how, why = outcome(run)
-    gain = exploration_gain(run)
+    pools = {
+        pool: _times([lane for lane in workers if lane.pool == pool])
+        for pool in dict.fromkeys(lane.pool for lane in workers)
+    }
+    spot_s = pools["spot"]["states"] if "spot" in pools else {}
     return {
         "job": run.job.name,
         "outcome": how,
@@ -89,7 +76,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "scoring_s": _scoring_s(run, workers) or None,
         "previews": sum(iteration.previews for iteration in run.iterations),
         "previews_late": sum(iteration.previews_late for iteration in run.iterations),
-        "exploration_gain": msgspec.to_builtins(gain) if gain else None,
+        "exploration": msgspec.to_builtins(exploration_of(run.job, run.iterations, spot_s, None)),
         "requests_handed_on": requests_handed_on(run),
         "nodes_lost": len(run.events_of(NodeLost)),
         "groups_dropped": len(run.events_of(GroupDropped)),
@@ -104,10 +91,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
             }
             for each in run.events_of(SegmentBegan)
         ],
-        "pools": {
-            pool: _times([lane for lane in workers if lane.pool == pool])
-            for pool in dict.fromkeys(lane.pool for lane in workers)
-        },
+        "pools": pools,
         "workers": {
             lane.worker: {"pool": lane.pool, "node": lane.node, **_times([lane])}
             for lane in workers
@@ -160,26 +144,6 @@ def _times(workers: Sequence[Lane]) -> dict[str, Any]:
         "scoring_s": scoring_s,
         "scoring_share": scoring_s / seen_s if seen_s else 0.0,
     }
-
-
-def exploration_gain(run: RunHistory) -> Gain | None:
-    """None before three iterations have had probes whose rewards differ."""
-    told = [
-        (one.contrast**2, one.contrast_at_random**2)
-        for one in run.iterations
-        if one.contrast is not None and one.contrast_at_random is not None
-    ]
-    if sum(other > 0 for _, other in told) < 3:
-        return None
-    kept, others = sum(one for one, _ in told), sum(other for _, other in told)
-    without_one = [math.sqrt(max(0.0, kept - one) / (others - other)) for one, other in told]
-    return Gain(
-        contrast=math.sqrt(kept / len(told)),
-        at_random=math.sqrt(others / len(told)),
-        times=math.sqrt(kept / others),
-        error=math.sqrt((len(told) - 1) * statistics.pvariance(without_one)),
-        probes=sum(one.probes for one in run.iterations),
-    )
 
 
 def requests_handed_on(run: RunHistory) -> int:

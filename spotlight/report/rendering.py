@@ -6,11 +6,32 @@ It is replaced as a whole, so that a reader never sees half of it.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from spotlight.errors import RunFolderError
 from spotlight.report.frozen_page import frozen_page
-from spotlight.report.view_building import view_of
+from spotlight.report.metrics import summarise
+from spotlight.report.run_reading import read_run
+from spotlight.report.view_building import built_from, view_of
+
+
+def report_data(folder: Path, now: float | None = None) -> dict[str, Any]:
+    """The figures of a run for programs, and as `view` the record that its page and its report
+    show; both say the same of what is in both.
+
+    Args:
+        now: seconds since 1970; this very moment by default.
+
+    Raises `RunFolderError`.
+    """
+    run = read_run(folder)
+    view = built_from(run).view(time.time() if now is None else now)
+    told = {"outcome": view.job.outcome, "reason": view.job.reason}
+    return {**summarise(run), **told, "view": msgspec.to_builtins(view)}
 
 
 def write_report(folder: Path) -> Path:

@@ -93,8 +93,6 @@ class MoneyPart(Part, frozen=True, kw_only=True):
     """Where the prices are from."""
     budget_usd: float | None = None
     budget_hours: float | None = None
-    without_job: float | None = None
-    """What nodes of the same folder of runs cost while they worked for no job; not in `spent`."""
 
 
 class PoolPart(Part, frozen=True, kw_only=True):

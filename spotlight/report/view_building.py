@@ -8,13 +8,15 @@ become coarser, of what happened the latest is kept, and neighbouring marks beco
 from __future__ import annotations
 
 import heapq
+import math
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
+from spotlight.errors import RunFolderError
 from spotlight.jobs import JobSpec
 from spotlight.record.ledger import Ledger, RollupLine
 from spotlight.record.run_events import (
@@ -32,10 +34,10 @@ from spotlight.record.run_metrics import (
     decode_metrics,
     further_metrics,
 )
-from spotlight.report import formatting, view_stand_ins
+from spotlight.report import formatting
 from spotlight.report.run_reading import RunHistory, read_run
 from spotlight.report.run_view import (
-    ExplorationPart,
+    MOST_BUCKETS,
     Happened,
     JobPart,
     Mark,
@@ -47,19 +49,23 @@ from spotlight.report.run_view import (
 )
 from spotlight.report.trend import seconds_to
 from spotlight.report.view_alerts import Alerts
-from spotlight.report.view_curves import Curves, Growth, iteration_at
+from spotlight.report.view_curves import Curves, iteration_at
+from spotlight.report.view_exploration import ViewExploration
 from spotlight.report.view_fleet import ViewFleet, node_of
 from spotlight.report.view_happened import happened_of, mark_of
 from spotlight.report.view_marks import KeptMarks
+from spotlight.report.view_money import ViewMoney
 from spotlight.report.view_pictures import ViewPictures
 from spotlight.report.view_times import TimeShares
 from spotlight.store.record_files import metrics_lines
+from spotlight.store.rollups import FOLDER, read_rollups
 
 MOST_HAPPENED = 200
 SILENT_S = 60.0
 """Nobody works on a run that wrote nothing for so long."""
 _LATEST_SCORES = 32
-_MOST_HOURS = 24 * 31
+
+_Record = RunEvent | IterationMetrics | ValidationMetrics
 
 
 class ViewBuilder:
@@ -77,9 +83,7 @@ class ViewBuilder:
         self._job = job
         self._job_id, self._owner = job_id, owner
         self._curves = Curves()
-        self._spent = Growth()
-        self._hours: dict[float, float] = {}
-        """What the run had cost at the end of each hour, by the hour's beginning."""
+        self._money = ViewMoney(job)
         self._rolled = TimeShares()
         """What the roll-ups say."""
         self._seen = TimeShares()
@@ -90,7 +94,6 @@ class ViewBuilder:
         self._happened: deque[Happened] = deque(maxlen=MOST_HAPPENED)
         self._alerts = Alerts()
         self._pictures = ViewPictures(folder) if folder is not None else None
-        self._ledger: Ledger | None = None
         self._begun = False
         self._outcome, self._reason, self._phase = "running", "", ""
         self._completed = 0
@@ -102,7 +105,7 @@ class ViewBuilder:
         self._scores: deque[tuple[float, float]] = deque(maxlen=_LATEST_SCORES)
         self._reached_s: float | None = None
         """When the target was reached."""
-        self._gain = view_stand_ins.Gains()
+        self._exploration = ViewExploration(job)
         self._notes: list[str] = []
 
     # --- what it is fed ---
@@ -145,7 +148,8 @@ class ViewBuilder:
         self._time(metrics)
         self._completed = metrics.iteration + 1
         self._curves.iteration(metrics, loss)
-        self._gain.add(metrics)
+        self._money.iteration(metrics)
+        self._exploration.iteration(metrics)
 
     def on_validation(self, metrics: ValidationMetrics) -> None:
         """A weights version is validated."""
@@ -155,13 +159,13 @@ class ViewBuilder:
         self._first = score if self._first is None else self._first
         self._best = score if self._best is None else max(self._best, score)
         self._scores.append((metrics.time_s, score))
-        target = view_stand_ins.target_of(self._job)
+        target = self._job.validation.target
         if target is not None and self._reached_s is None and score >= target:
             self._reached_s = metrics.time_s
 
     def ledger(self, ledger: Ledger) -> None:
         """The account as it stands; before the roll-ups that it accounts for."""
-        self._ledger = ledger
+        self._money.ledger(ledger)
         self._time_s = max(self._time_s, ledger.time_s)
         if ledger.at:
             self._seen_at(ledger.at)
@@ -170,17 +174,8 @@ class ViewBuilder:
     def rollup(self, line: RollupLine) -> None:
         """The next line of the roll-ups: in order of time, and no time twice."""
         self._time_s = max(self._time_s, line.end_s)
-        for worker, times in line.times.items():
-            node = node_of(worker)
-            pool = self._fleet.pool_of(worker, node)
-            self._rolled.times(worker, node, pool, times, line.start_s, line.end_s)
-        if line.spent:
-            spent = sum(line.spent.values())
-            self._spent.add(line.start_s, self._spent.at(line.start_s) or 0.0)
-            self._spent.add(line.end_s, spent)
-            self._hours[line.at // 3600 * 3600] = spent
-            if len(self._hours) > _MOST_HOURS:
-                del self._hours[next(iter(self._hours))]
+        self._money.rollup(line)
+        self._rolled.line(line, self._fleet.pool_of)
 
     def written_at(self, at: float) -> None:
         """Something of the run was written then, in seconds since 1970."""
@@ -207,16 +202,23 @@ class ViewBuilder:
             if not has_ended:
                 self._interval(event, self._time_s)
                 self._doing[worker] = msgspec.structs.replace(event, time_s=self._time_s)
-        rows = self._curves.rows(self._usd_at)
+        rows = self._curves.rows(self._money.usd_at)
         workers = self._fleet.workers(has_ended=has_ended)
-        money = self._money()
+        money = self._money.part(self._time_s, self._reached_s)
         shares = self._rolled if self._rolled.first_s is not None else self._seen
+        seconds = self._money.seconds() if self._money.is_known else shares.seconds()
         return RunView(
             job=self._job_part(outcome, workers),
             validation=self._validation(money),
             money=money,
-            pools=self._pools(workers, shares),
-            exploration=self._exploration(),
+            pools={
+                pool: PoolPart(workers=workers.get(pool, 0), seconds=each)
+                for pool, each in seconds.items()
+            },
+            exploration=self._exploration.part(
+                {str(state): each for state, each in seconds.get("spot", {}).items()},
+                self._money.of_exploration(),
+            ),
             rows=rows,
             marks=self._placed_marks(rows),
             areas=shares.areas(),
@@ -249,7 +251,7 @@ class ViewBuilder:
         )
 
     def _validation(self, money: MoneyPart) -> ValidationPart:
-        target = view_stand_ins.target_of(self._job)
+        target = self._job.validation.target
         seconds = self._seconds_left(target)
         return ValidationPart(
             first=self._first,
@@ -279,28 +281,11 @@ class ViewBuilder:
             return None
         return round(money.spent / self._time_s * seconds, 4)
 
-    def _money(self) -> MoneyPart:
-        reached = None if self._reached_s is None else self._usd_at(self._reached_s)
-        hours = tuple(sorted(self._hours.items()))
-        return view_stand_ins.money_part(self._job, self._ledger, self._completed, reached, hours)
-
-    def _pools(self, workers: Mapping[str, int], shares: TimeShares) -> dict[str, PoolPart]:
-        seconds = shares.seconds()
-        if self._ledger is not None:
-            seconds = view_stand_ins.seconds_by_pool(self._ledger)
-        return {
-            pool: PoolPart(workers=workers.get(pool, 0), seconds=each)
-            for pool, each in seconds.items()
-        }
-
-    def _exploration(self) -> ExplorationPart:
-        return self._gain.part(self._job)
-
     def _placed_marks(self, rows: tuple[tuple[float | None, ...], ...]) -> tuple[Mark, ...]:
         kept = self._marks.all()
         places = iteration_at(rows, (mark.time_s for mark in kept))
         return tuple(
-            msgspec.structs.replace(mark, usd=self._usd_at(mark.time_s), iteration=place)
+            msgspec.structs.replace(mark, usd=self._money.usd_at(mark.time_s), iteration=place)
             for mark, place in zip(kept, places, strict=True)
         )
 
@@ -314,17 +299,12 @@ class ViewBuilder:
 
     def _time(self, record: RunEvent | IterationMetrics | ValidationMetrics) -> None:
         self._time_s = max(self._time_s, record.time_s)
-        at = view_stand_ins.at_of(record)
-        if at is not None:
-            self._seen_at(at)
+        if record.at is not None:
+            self._seen_at(record.at)
 
     def _seen_at(self, at: float) -> None:
         self._started_at = at if self._started_at is None else self._started_at
         self.written_at(at)
-
-    def _usd_at(self, time_s: float) -> float | None:
-        usd = self._spent.at(time_s)
-        return None if usd is None else round(usd, 6)
 
     def _state(self, event: WorkerStateBegan) -> None:
         before = self._doing.pop(event.worker, None)
@@ -378,12 +358,9 @@ def built_from(run: RunHistory) -> ViewBuilder:
         path = run.folder / file
         if path.exists():
             builder.written_at(path.stat().st_mtime)
-    ledger, lines = view_stand_ins.account_of(run.folder)
     further = _further(run.folder)
-    sources: tuple[Iterable[RunEvent | IterationMetrics | ValidationMetrics], ...]
     sources = run.events, run.phases, run.worker_states(), run.iterations, run.validations
-    records = heapq.merge(*sources, key=_time_s)
-    for record in records:
+    for record in _in_order(*sources):
         match record:
             case RunEvent():
                 builder.on_event(record)
@@ -391,14 +368,28 @@ def built_from(run: RunHistory) -> ViewBuilder:
                 builder.on_iteration(record, further.get(record.iteration, {}))
             case ValidationMetrics():
                 builder.on_validation(record)
-    if ledger is not None:
-        builder.ledger(ledger)
-        for line in lines:
+    if run.ledger.bills:
+        builder.ledger(run.ledger)
+        for line in _rollups(run, builder):
             builder.rollup(line)
     return builder
 
 
-def _time_s(record: RunEvent | IterationMetrics | ValidationMetrics) -> float:
+def _rollups(run: RunHistory, builder: ViewBuilder) -> list[RollupLine]:
+    """As finely as a view shows them."""
+    folder, until = run.folder / FOLDER, run.ledger.number
+    try:
+        return read_rollups(folder, 0.0, math.inf, 2 * MOST_BUCKETS, until=until)
+    except RunFolderError as error:
+        builder.note(str(error))
+        return []
+
+
+def _in_order(*sources: Iterable[_Record]) -> Iterator[_Record]:
+    yield from heapq.merge(*sources, key=_time_s)
+
+
+def _time_s(record: _Record) -> float:
     return record.time_s
 
 

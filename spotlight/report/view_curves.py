@@ -13,32 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.report.run_view import CURVES, MOST_ROWS
 
-_MOST_POINTS = 4096
 _DIGITS = 6
-
-
-class Growth:
-    """A value that only grows with time, at bounded many times."""
-
-    def __init__(self, most: int = _MOST_POINTS) -> None:
-        self._most = most
-        self._times: list[float] = []
-        self._values: list[float] = []
-
-    def add(self, time_s: float, value: float) -> None:
-        """It is so large at that time; what is not later than what is known changes nothing."""
-        if self._times and time_s <= self._times[-1]:
-            return
-        self._times.append(time_s)
-        self._values.append(value)
-        if len(self._times) > self._most:  # the first and the last stay
-            del self._times[1:-1:2], self._values[1:-1:2]
-
-    def at(self, time_s: float) -> float | None:
-        """In between by a straight line; None before anything is known, the last value after it."""
-        if not self._times:
-            return None
-        return between(self._times, self._values, time_s)
 
 
 def between(xs: Sequence[float], ys: Sequence[float], x: float) -> float:

@@ -78,8 +78,8 @@ class ViewPictures:
         versions = _spread(sorted({*small, *whole}))
         rows: dict[tuple[str, str], list[Shown]] = {}
         for version in versions:
-            full = {Path(line.file).stem: line for line in whole.get(version, ())}
-            for line in small.get(version) or whole.get(version, ()):
+            full = {Path(line.file).stem: line for line in whole.get(version) or []}
+            for line in small.get(version) or whole[version]:
                 stem = Path(line.file).stem
                 place = f"v{version:06d}"
                 picture = f"{_WHOLE}/{place}/{full[stem].file}" if stem in full else ""

@@ -7,10 +7,10 @@ Where a lane changes its state seldom enough it is drawn as it was, to the milli
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
-from spotlight.record.ledger import TIME_STATES, Milliseconds, TimeState
+from spotlight.record.ledger import TIME_STATES, Milliseconds, RollupLine, TimeState
 from spotlight.report.formatting import natural_order
 from spotlight.report.run_view import MOST_BUCKETS, MOST_LANES, Areas, LanePart
 
@@ -46,8 +46,8 @@ class _Buckets:
 
 
 class _Lane:
-    def __init__(self, pool: str, node: str) -> None:
-        self.pool, self.node = pool, node
+    def __init__(self, name: str, pool: str, node: str) -> None:
+        self.name, self.pool, self.node = name, pool, node
         self.buckets = _Buckets()
         self.parts: list[Part] | None = []
         """All of it; None if it has too many parts."""
@@ -87,17 +87,28 @@ class TimeShares:
             lane.append(_PLACES[state], start_s, end_s)
         self._add(lane, pool, {state: end_s - start_s}, start_s, end_s)
 
-    def times(
-        self, worker: str, node: str, pool: str, times: Milliseconds, start_s: float, end_s: float
-    ) -> None:
-        """A worker was in states for so long each within that time."""
-        if end_s <= start_s or not times:
+    def line(self, line: RollupLine, pool_of: Callable[[str], str]) -> None:
+        """A line of the roll-ups; `pool_of` tells the pool of a worker."""
+        if line.end_s <= line.start_s:
             return
-        lane = self._lane(worker, node, pool)
-        if lane is not None:
-            lane.parts = None
-        spent = {state: milliseconds / 1000 for state, milliseconds in times.items()}
-        self._add(lane, pool, spent, start_s, end_s)
+        pools: dict[str, dict[TimeState, float]] = {}
+        lanes: dict[str, tuple[_Lane, dict[TimeState, float]]] = {}
+        for worker, times in line.times.items():
+            node, pool = worker.rpartition("/")[0], pool_of(worker)
+            _count(pools.setdefault(pool, {}), times)
+            self._lane(worker, node, pool)
+        for worker, times in line.times.items():  # by now it is known what lanes are of
+            node, pool = worker.rpartition("/")[0], pool_of(worker)
+            lane = self._lane(worker, node, pool)
+            if lane is not None:
+                lane.parts = None
+                _count(lanes.setdefault(lane.name, (lane, {}))[1], times)
+        self._make_room(line.start_s, line.end_s)
+        for pool, spent in pools.items():
+            seconds = self._pools.setdefault(pool, _Buckets()).seconds
+            self._spread([seconds], spent, line.start_s, line.end_s)
+        for lane, spent in lanes.values():
+            self._spread([lane.buckets.seconds], spent, line.start_s, line.end_s)
 
     def seconds(self) -> dict[str, dict[TimeState, float]]:
         """The sums of all workers, by pool and state."""
@@ -149,7 +160,7 @@ class TimeShares:
             self._group_by_node()
             return self._lane(worker, node, pool)
         if lane is None and len(self._lanes) < _MOST_TRACKED:
-            lane = self._lanes[name] = _Lane(pool, node)
+            lane = self._lanes[name] = _Lane(name, pool, node)
             if self._by_node:
                 lane.parts = None
         return lane
@@ -158,7 +169,7 @@ class TimeShares:
         lanes, self._lanes, self._by_node = self._lanes, {}, True
         for lane in lanes.values():
             kept = self._lanes.setdefault(lane.node, lane)
-            kept.parts = None
+            kept.parts, kept.name = None, lane.node
             if kept is not lane:
                 kept.buckets.merge(lane.buckets)
 
@@ -170,15 +181,29 @@ class TimeShares:
         start_s: float,
         end_s: float,
     ) -> None:
+        self._make_room(start_s, end_s)
+        wanted = [self._pools.setdefault(pool, _Buckets()).seconds]
+        if lane is not None:
+            wanted.append(lane.buckets.seconds)
+        self._spread(wanted, times, start_s, end_s)
+
+    def _make_room(self, start_s: float, end_s: float) -> None:
+        """For such a time."""
         while end_s > self._width * MOST_BUCKETS:
             self._width *= 2
             for one in (*self._pools.values(), *(each.buckets for each in self._lanes.values())):
                 one.fold()
         self.first_s = start_s if self.first_s is None else min(self.first_s, start_s)
         self.end_s = max(self.end_s, end_s)
-        wanted = [self._pools.setdefault(pool, _Buckets()).seconds]
-        if lane is not None:
-            wanted.append(lane.buckets.seconds)
+
+    def _spread(
+        self,
+        wanted: Sequence[array[float]],
+        times: Mapping[TimeState, float],
+        start_s: float,
+        end_s: float,
+    ) -> None:
+        """Add seconds to the parts of the time, evenly."""
         first, last = int(start_s / self._width), int(end_s / self._width)
         for bucket in range(first, min(last, MOST_BUCKETS - 1) + 1):
             left, right = bucket * self._width, (bucket + 1) * self._width
@@ -208,6 +233,11 @@ class TimeShares:
                 left = found.pop()[1]
             found.append((state, left, right))
         return found
+
+
+def _count(spent: dict[TimeState, float], times: Milliseconds) -> None:
+    for state, milliseconds in times.items():
+        spent[state] = spent.get(state, 0.0) + milliseconds / 1000
 
 
 def _pool_order(pool: str) -> tuple[int, str]:

@@ -5,7 +5,9 @@
 
 The manifest is replaced last, at once, and files that no manifest names are removed after it. So
 whoever reads the manifest finds a whole run, and what was copied once is not copied again. Samples
-and commits of workers are not copied: they are made again, bit for bit.
+and commits of workers are not copied: they are made again, bit for bit. Neither are the states of
+workers of the last hour, which only pictures are drawn from: the ledger and the roll-ups have them
+as sums, and these are copied.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from spotlight.errors import MirrorError
-from spotlight.store import record_files
+from spotlight.store import ledger_file, record_files, rollup_files, rollups
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import RunFolder, checkpoint_path
@@ -35,7 +37,8 @@ _SMALL = ("config.yaml", "step-times.json")
 _FOLDERS = ("validation", "export", "exports")
 PLACES = re.compile(
     r"config(-\d{3,6})?\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
-    rf"|{record_files.OLDER.pattern}"
+    rf"|{record_files.OLDER.pattern}|{re.escape(ledger_file.NAME)}"
+    rf"|{rollups.FOLDER}/({'|'.join(rollups.LEVELS)})(-older)?\.rollup"
     r"|(checkpoints|validation|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
 )
 """The paths that are copied; none of them leads out of the run folder."""
@@ -97,10 +100,12 @@ class Snapshot:
                 path: files.enter_context(folder.open_file(path))
                 for path in (*checkpoints, *events)
             }
+            # As they are now: a journal that knows less than they say is taken for an old one. The
+            # ledger comes first, since lines of roll-ups that it does not know of do not count.
+            names = (*_LINES, *_there(folder.path, (ledger_file.NAME, *_rollups())))
             self._lines = {
-                # As they are now: a journal that knows less than they say is taken for an old one.
                 name: (files.enter_context(file), os.fstat(file.fileno()).st_size)
-                for name, file in ((name, folder.open_file(name)) for name in _LINES)
+                for name, file in ((name, folder.open_file(name)) for name in names)
             }
             self._files = files.pop_all()
 
@@ -137,6 +142,17 @@ class Snapshot:
                 name = path.relative_to(self.folder).as_posix()
                 if PLACES.fullmatch(name) and path.is_file() and not path.is_symlink():
                     yield name, path
+
+
+def _rollups() -> Iterator[str]:
+    """Their files. A newer one comes first, since it may become the older one meanwhile."""
+    for level in rollups.LEVELS:
+        for path in rollup_files.paths_of(Path(rollups.FOLDER), level):
+            yield path.as_posix()
+
+
+def _there(folder: Path, names: Iterable[str]) -> Iterator[str]:
+    return (name for name in names if (folder / name).exists())
 
 
 class Mirror:

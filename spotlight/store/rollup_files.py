@@ -243,6 +243,8 @@ class LevelWriter:
         """Cut off what is damaged, and lines with a higher number than `most`. The newer file stays
         open to be appended to."""
         is_newer = path == self._newer
+        if path.is_symlink():
+            raise RunFolderError(f"{path} is a link, not a file; remove it, {OR_LESS}")
         if is_newer and not _is_begun(path):
             _begin(path)
         if not path.exists():
@@ -265,7 +267,9 @@ class LevelWriter:
         if is_newer:
             self._numbers = {name: number for number, name in enumerate(names)}
             self._size, self._is_todays = end, states == TIME_STATES
-            self._file = open(path, "ab", buffering=0)  # noqa: SIM115 - `close` does
+            # A link that took its place since is not followed.
+            flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._file = open(os.open(path, flags), "ab", buffering=0)  # noqa: SIM115
 
 
 def paths_of(folder: Path, name: str) -> tuple[Path, Path]:

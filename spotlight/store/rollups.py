@@ -58,6 +58,8 @@ class Rollups:
         self._levels: list[_Level] = []
         """From the finest on."""
         with _explaining(folder), ExitStack() as files:
+            if folder.is_symlink():
+                raise RunFolderError(f"{folder} is a link, not a folder; remove it")
             folder.mkdir(exist_ok=True)
             above: _Level | None = None
             for name, width_s in reversed(LEVELS.items()):
@@ -329,7 +331,11 @@ def _open_level(folder: Path, name: str) -> Iterator[list[Frame]]:
         older = _opened_file(older_path, opened)
         if older is not None and newer is not None and _is_at(newer, older_path):
             older = None
-        yield [frame for file in (older, newer) if file is not None for frame in file.frames()]
+        latest = [] if newer is None else list(newer.frames())
+        before = [] if older is None else list(older.frames())
+        if latest:  # a copy may have one file under both names
+            before = [frame for frame in before if frame.number < latest[0].number]
+        yield before + latest
 
 
 def _opened_file(path: Path, opened: ExitStack) -> LevelFile | None:

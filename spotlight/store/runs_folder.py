@@ -15,13 +15,13 @@ from pathlib import Path
 
 from spotlight.errors import RunFolderError
 from spotlight.files import path_problem
-from spotlight.store import job_queue
+from spotlight.store import job_queue, ledger_file
 from spotlight.store.run_folder import is_run, next_run_folder
 from spotlight.store.running_note import NOTE
 
 _LOCK = ".coordinator"
 _SECRETS = (".coordinator.key", ".door.json", "operator.token")
-_REPLACED = (NOTE, job_queue.NAME, *_SECRETS)
+_REPLACED = (NOTE, job_queue.NAME, ledger_file.NAME, *_SECRETS)
 _OWN_FILES = (_LOCK, *(f"{name}{end}" for name in _REPLACED for end in ("", ".part")))
 _LONGEST_PID = 20
 """Most digits of a process id."""

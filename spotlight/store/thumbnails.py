@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ SAMPLES_LISTING = "samples.json"
 MOST_VERSIONS = 24
 MOST_PICTURES = 32
 """Of a version."""
+MOST_SAMPLES = 6
+"""Of the best, and of the worst."""
 LARGEST = 256 * 1024
 """Bytes of a thumbnail; what is larger is none."""
 _VERSION = re.compile(r"v([0-9]{6,})")
@@ -93,7 +96,8 @@ def keep_of_samples(run: Path, shown: ShownSamples, left: Mapping[str, Path]) ->
     """
 
     def there(samples: Iterable[ShownSample]) -> tuple[ShownSample, ...]:
-        return tuple(one for one in samples if one.file in left and _is_thumbnail(left[one.file]))
+        found = (one for one in samples if one.file in left and _is_thumbnail(left[one.file]))
+        return tuple(islice(found, MOST_SAMPLES))
 
     shown = msgspec.structs.replace(shown, best=there(shown.best), worst=there(shown.worst))
     if not shown.best or not shown.worst:

@@ -1,12 +1,14 @@
-"""The callback protocol: three methods, which are given the very records of the run folder."""
+"""The callback protocol: three methods, which are given the very records of the run folder, and one
+that a tracker may have besides."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from spotlight.record.run_events import RunEvent
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
+from spotlight.trackers.pictures import ValidationPictures
 
 
 class Callback(Protocol):
@@ -32,6 +34,15 @@ class Callback(Protocol):
         ...
 
 
+@runtime_checkable
+class ShowsPictures(Protocol):
+    """A tracker of a job that shows pictures, too."""
+
+    def on_pictures(self, pictures: ValidationPictures) -> None:
+        """The pictures of a validation are in the run folder."""
+        ...
+
+
 class IterationRecord(NamedTuple):
     """The line of an iteration in `metrics.jsonl`."""
 
@@ -42,14 +53,19 @@ class IterationRecord(NamedTuple):
 
 RunRecords = IterationRecord | ValidationMetrics | RunEvent
 """What a run writes down."""
+Told = RunRecords | ValidationPictures
+"""What callbacks are told of."""
 
 
-def deliver(record: RunRecords, callback: Callback) -> None:
+def deliver(record: Told, callback: Callback) -> None:
     """Call the method that the record is for."""
     match record:
         case IterationRecord(metrics, loss):
             callback.on_iteration(metrics, loss)
         case ValidationMetrics():
             callback.on_validation(record)
+        case ValidationPictures():
+            if isinstance(callback, ShowsPictures):
+                callback.on_pictures(record)
         case RunEvent():
             callback.on_event(record)

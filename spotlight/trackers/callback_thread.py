@@ -22,7 +22,7 @@ from spotlight.errors import StopJob
 from spotlight.record.run_events import CallbackTrouble
 from spotlight.text import error_text, plain
 from spotlight.tracebacks import foreign_traceback
-from spotlight.trackers.callback import Callback, RunRecords, deliver
+from spotlight.trackers.callback import Callback, Told, deliver
 
 log = structlog.get_logger(__name__)
 
@@ -53,6 +53,7 @@ class CallbackThread:
         callbacks: whom to call, in this order.
         stop: called in the loop, with the name and the reason of a callback that wants the job to
             end.
+        troubled: called in the loop when a callback fails for the first time.
         most: records that wait at most.
     """
 
@@ -61,11 +62,13 @@ class CallbackThread:
         callbacks: Sequence[NamedCallback],
         stop: Callable[[str, str], None],
         *,
+        troubled: Callable[[CallbackTrouble], None] | None = None,
         most: int = _MOST_WAITING,
     ) -> None:
         self._named = callbacks
         self._stop = stop
-        self._waiting: deque[RunRecords] = deque(maxlen=most)
+        self._troubled = troubled
+        self._waiting: deque[Told] = deque(maxlen=most)
         self._changed = threading.Condition()
         self._closing = False
         self._dropped = 0
@@ -83,7 +86,7 @@ class CallbackThread:
         """Records that the callbacks have not been told of."""
         return len(self._waiting)
 
-    def put(self, record: RunRecords) -> None:
+    def put(self, record: Told) -> None:
         """Have the callbacks told of a record, soon."""
         if not self._named:
             return
@@ -115,16 +118,20 @@ class CallbackThread:
         """What went wrong so far, for each callback that failed or was too slow."""
         with self._changed:
             return tuple(
-                CallbackTrouble(
-                    callback=name,
-                    failures=it.failures,
-                    dropped=self._dropped,
-                    error=it.error,
-                    traceback=it.traceback,
-                )
+                self._as_record(name)
                 for name, it in self._trouble.items()
                 if it.failures or self._dropped
             )
+
+    def _as_record(self, name: str) -> CallbackTrouble:
+        it = self._trouble[name]
+        return CallbackTrouble(
+            callback=name,
+            failures=it.failures,
+            dropped=self._dropped,
+            error=it.error,
+            traceback=it.traceback,
+        )
 
     def _run(self) -> None:
         callbacks = [made for one in self._named if (made := self._made(one)) is not None]
@@ -159,6 +166,9 @@ class CallbackThread:
             trouble = self._trouble[name]
             trouble.failures += 1
             trouble.error, trouble.traceback = error_text(error), foreign_traceback(error)
-            failures = trouble.failures
+            failures, record = trouble.failures, self._as_record(name)
+        if failures == 1 and self._troubled is not None:
+            with suppress(RuntimeError):  # the loop is closed: the job is over
+                self._loop.call_soon_threadsafe(self._troubled, record)
         if failures & (failures - 1) == 0:  # the 1st, 2nd, 4th, 8th, ... time
             log.warning("callback_failed", callback=name, failures=failures, exc_info=error)

@@ -7,10 +7,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tensorboardX import SummaryWriter
+from tensorboardX.proto.summary_pb2 import Summary
 
 from spotlight.record.run_events import RunEvent, RunFinished
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers.callback import IterationRecord
+from spotlight.trackers.pictures import LARGEST, ValidationPictures, size_of
 from spotlight.trackers.scalars import iteration_scalars, validation_scalars
 from spotlight.trackers.tracked_run import TrackedRun
 
@@ -28,6 +30,20 @@ class TensorBoardTracker:
     def on_validation(self, metrics: ValidationMetrics) -> None:
         """See `Callback`."""
         self._write(validation_scalars(metrics), metrics.iteration)
+
+    def on_pictures(self, pictures: ValidationPictures) -> None:
+        """See `ShowsPictures`. They are written as they are: nothing is decoded."""
+        for shown in pictures.there():
+            data = shown.file.read_bytes()
+            size = size_of(data)
+            if size is None or len(data) > LARGEST:
+                continue
+            image = Summary.Image(
+                width=size[0], height=size[1], colorspace=3, encoded_image_string=data
+            )
+            value = Summary.Value(tag=f"pictures/{shown.name} {shown.prompt}"[:200], image=image)
+            self._writer.file_writer.add_summary(Summary(value=[value]), pictures.iteration)
+        self._writer.flush()
 
     def on_event(self, event: RunEvent) -> None:
         """See `Callback`."""

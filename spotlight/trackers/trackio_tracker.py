@@ -12,6 +12,7 @@ import trackio
 from spotlight.record.run_events import RunEvent, RunFinished
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers.callback import IterationRecord
+from spotlight.trackers.pictures import ValidationPictures, caption
 from spotlight.trackers.scalars import iteration_scalars, validation_scalars
 from spotlight.trackers.tracked_run import TrackedRun
 
@@ -36,6 +37,15 @@ class TrackioTracker:
     def on_validation(self, metrics: ValidationMetrics) -> None:
         """See `Callback`."""
         self._run.log(validation_scalars(metrics), step=metrics.iteration)
+
+    def on_pictures(self, pictures: ValidationPictures) -> None:
+        """See `ShowsPictures`."""
+        shown = {
+            f"pictures/{one.name}": trackio.Image(str(one.file), caption=caption(one))
+            for one in pictures.there()
+        }
+        if shown:
+            self._run.log(shown, step=pictures.iteration)
 
     def on_event(self, event: RunEvent) -> None:
         """See `Callback`."""

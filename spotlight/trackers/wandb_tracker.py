@@ -14,6 +14,7 @@ import wandb
 from spotlight.record.run_events import RunEvent, RunFinished
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.trackers.callback import IterationRecord
+from spotlight.trackers.pictures import ValidationPictures, caption
 from spotlight.trackers.scalars import iteration_scalars, validation_scalars
 from spotlight.trackers.tracked_run import TrackedRun
 
@@ -43,6 +44,12 @@ class WandbTracker:
     def on_validation(self, metrics: ValidationMetrics) -> None:
         """See `Callback`."""
         self._run.log({"completed": metrics.iteration, **validation_scalars(metrics)})
+
+    def on_pictures(self, pictures: ValidationPictures) -> None:
+        """See `ShowsPictures`."""
+        shown = [wandb.Image(str(one.file), caption=caption(one)) for one in pictures.there()]
+        if shown:
+            self._run.log({"completed": pictures.iteration, "pictures": shown})
 
     def on_event(self, event: RunEvent) -> None:
         """See `Callback`."""

@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from spotlight.errors import UserError
 from spotlight.report.run_view import RunView
 from spotlight.web.refusing import Refused, busy, not_found
 from spotlight.web.view_changes import change_between
@@ -153,6 +154,8 @@ class Broadcast:
             self.ended = busy("nobody looked at the run; ask again", 1)
         except Refused as error:
             self.ended = error
+        except UserError as error:
+            self.ended = busy(str(error), _AGAIN_S)
         except asyncio.CancelledError:
             self.ended = busy("the server ends", _AGAIN_S)
             raise
@@ -166,8 +169,14 @@ class Broadcast:
                 viewing.wake()
 
     async def _tell_changes(self) -> None:
-        now = asyncio.get_running_loop().time
         run = await asyncio.to_thread(WatchedRun, self.folder)
+        try:
+            await self._tell_changes_of(run)
+        finally:
+            run.close()
+
+    async def _tell_changes_of(self, run: WatchedRun) -> None:
+        now = asyncio.get_running_loop().time
         while self.viewers or now() - self._left_at < LINGER_S:
             begun = now()
             found = await asyncio.to_thread(_read, run, self._view)

@@ -125,7 +125,7 @@ class PageApp:
             case ["metrics"]:
                 return await asyncio.to_thread(self._metrics)
             case ["api", "runs"]:
-                return _json(await asyncio.to_thread(self._summaries.list))
+                return _json(await asyncio.to_thread(self._summaries.summaries))
             case ["api", "runs", name, "view"]:
                 return await self._view(name)
             case ["api", "runs", name, "time"]:

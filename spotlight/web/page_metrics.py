@@ -15,11 +15,10 @@ import msgspec
 
 from spotlight import record
 from spotlight.docstrings import field_docstring, read_docstrings
-from spotlight.record.ledger import Ledger
+from spotlight.policies.money.bill import Account
 from spotlight.record.run_metrics import IterationMetrics, RunMetrics, ValidationMetrics
 from spotlight.web.exposition import Family
-from spotlight.web.ledgers import read_ledger_of, spent_on
-from spotlight.web.run_summaries import LatestOfRun, is_silent
+from spotlight.web.run_summaries import LatestOfRun, is_silent, ledger_of
 
 FRESH_S = 60.0
 """A ledger that was written so long ago says nothing of now: it is written about every 10 s."""
@@ -56,7 +55,7 @@ def families(latest: Iterable[LatestOfRun], own: PageMetrics, now: float) -> lis
 def nodes_there(folder: Path, latest: Iterable[LatestOfRun], now: float) -> set[str]:
     """The nodes whose time a coordinator has accounted for just now, as far as the ledgers of a
     folder of runs tell."""
-    ledgers = (read_ledger_of(folder), *(each.ledger for each in latest))
+    ledgers = (ledger_of(folder), *(each.ledger for each in latest))
     return {
         bill.node
         for ledger in ledgers
@@ -96,29 +95,18 @@ def _of_ledgers(runs: Iterable[LatestOfRun]) -> list[Family]:
     )
     spent = Family("spotlight_spent_total", "counter", "What was spent, as far as it is priced.")
     for each in runs:
-        if each.ledger is not None:
-            for (pool, state), milliseconds in _milliseconds(each.ledger).items():
-                seconds.add(milliseconds / 1000, job=each.name, pool=pool, state=state)
-            for pool, money in _spent(each.ledger).items():
-                spent.add(money, job=each.name, pool=pool)
+        for (pool, state), milliseconds in _milliseconds(each.account).items():
+            seconds.add(milliseconds / 1000, job=each.name, pool=pool, state=state)
+        for pool, money in each.account.by_pool().items():
+            spent.add(float(money), job=each.name, pool=pool)
     return [seconds, spent]
 
 
-def _milliseconds(ledger: Ledger) -> dict[tuple[str, str], int]:
+def _milliseconds(account: Account) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
-    for bill in ledger.bills:
-        for times in bill.times.values():
-            for state, milliseconds in times.items():
-                place = bill.pool, state
-                found[place] = found.get(place, 0) + milliseconds
-    return found
-
-
-def _spent(ledger: Ledger) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for bill in ledger.bills:
-        if (spent := spent_on(bill)) is not None:
-            found[bill.pool] = found.get(bill.pool, 0.0) + spent
+    for times in (account.priced_ms, account.unpriced_ms):
+        for (pool, _, state), milliseconds in times.items():
+            found[pool, state] = found.get((pool, state), 0) + milliseconds
     return found
 
 

@@ -13,11 +13,12 @@ from pathlib import Path
 import msgspec
 
 from spotlight.errors import RunFolderError
+from spotlight.policies.money.bill import Account, account
 from spotlight.record.ledger import Ledger
 from spotlight.record.run_events import RunFinished, RunStarted, decode_event
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.store.ledger_file import read_ledger
 from spotlight.store.run_folder import read_config
-from spotlight.web.ledgers import read_ledger_of, spent_of
 from spotlight.web.refusing import Refused
 from spotlight.web.shown_runs import ShownRuns
 
@@ -56,6 +57,9 @@ class LatestOfRun(msgspec.Struct, frozen=True, kw_only=True):
     iteration: IterationMetrics | None = None
     validation: ValidationMetrics | None = None
     ledger: Ledger | None = None
+    """None if there is none that can be read."""
+    account: Account = msgspec.field(default_factory=Account)
+    """The sums of the ledger."""
 
 
 class Summaries:
@@ -71,7 +75,7 @@ class Summaries:
         self._known: dict[str, tuple[object, LatestOfRun]] = {}
         self._one_at_a_time = threading.Lock()
 
-    def list(self) -> list[RunSummary]:
+    def summaries(self) -> list[RunSummary]:
         """Those that were written to last first."""
         now = self._clock()
         return [_summary(latest, now) for latest in self.latest()]
@@ -105,7 +109,7 @@ def _summary(latest: LatestOfRun, now: float) -> RunSummary:
         iteration=0 if done is None else done.iteration + 1,
         iterations=latest.iterations,
         validation=None if score is None else score.score,
-        spent=None if latest.ledger is None else spent_of(latest.ledger),
+        spent=None if latest.account.spent is None else float(latest.account.spent),
     )
 
 
@@ -125,6 +129,7 @@ def _latest(name: str, folder: Path) -> LatestOfRun:
         iterations = read_config(folder).iterations
     except RunFolderError:
         iterations = 0
+    ledger = ledger_of(folder)
     return LatestOfRun(
         name=name,
         ended=_how_it_ended(folder),
@@ -132,8 +137,17 @@ def _latest(name: str, folder: Path) -> LatestOfRun:
         iterations=iterations,
         iteration=iteration,
         validation=validation,
-        ledger=read_ledger_of(folder),
+        ledger=ledger,
+        account=Account() if ledger is None else account(ledger.bills),
     )
+
+
+def ledger_of(folder: Path) -> Ledger | None:
+    """That of a run, or of the time without one; None if there is none that can be read."""
+    try:
+        return read_ledger(folder)
+    except RunFolderError:
+        return None
 
 
 def _how_it_ended(folder: Path) -> str:

@@ -67,3 +67,15 @@ async def test_whoever_only_waits_is_told_what_is_the_matter_alone(
     await view.progress(at(1, 1.0))
     view.tell("the coordinator answers again")
     assert capsys.readouterr() == ("", "the coordinator answers again\n")
+
+
+async def test_a_tracker_that_failed_is_told_once_and_stays_when_the_view_is_gone() -> None:
+    drawn = StringIO()
+    console = Console(width=80, force_terminal=True, color_system=None, file=drawn)
+    failed = "tracker wandb failed: ValueError: no network"
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        view = TerminalView(console, live)
+        for elapsed_s in (60.0, 61.0):
+            await view.progress(at(3, elapsed_s, troubles=(failed, "the disk is nearly full")))
+    assert drawn.getvalue().count(f"warning: {failed}") == 1
+    assert "warning: the disk" not in drawn.getvalue()

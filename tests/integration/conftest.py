@@ -135,8 +135,8 @@ def wait_until(true: Callable[[], bool], what: str) -> None:
 
 
 def events(run: Path, name: str | None = None) -> list[dict[str, Any]]:
-    """Events of a run folder that are written so far."""
-    path = run / "events.jsonl"
+    """Events of a run folder that are written so far; the states of workers only by their name."""
+    path = run / ("states.jsonl" if name == "worker_state" else "events.jsonl")
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("\n")]
     return [event for event in found if name is None or event["event"] == name]

@@ -46,7 +46,8 @@ def test_trackers_of_a_job_are_told_of_it_and_end_it_only_when_they_say_so(
     assert "stopped by the callback `mine:Picky`: two are enough" in done.output
     assert "tracker mine:Picky failed: ValueError: no validations, please" in done.output
     assert (run / "seen-by-me").read_text() == "1"
-    (trouble,) = events(run, "callback_trouble")
+    first, trouble = events(run, "callback_trouble")  # at once, and how often at the end
+    assert first["failures"] == 1 and first["time_s"] < trouble["time_s"]
     assert trouble["callback"] == "mine:Picky"
     assert trouble["failures"] == len(metrics(run, "validation"))
     assert trouble["error"] == "ValueError: no validations, please"

@@ -5,13 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from sample_run import RESERVED, SPOT, RunWriter
 
+from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, RollupLine
 from spotlight.report.lanes import MOST_INTERVALS, STATES, Coarse, Interval, WorkerStates, lanes
 from spotlight.report.run_reading import read_run
+from spotlight.store.ledger_file import write_ledger
+from spotlight.store.rollups import Rollups
 
 PIECES = st.lists(
     st.tuples(st.sampled_from((*STATES, "")), st.integers(1, 50)), min_size=1, max_size=80
@@ -113,6 +117,75 @@ def test_workers_of_a_killed_run_end_where_it_is_resumed(run: RunWriter) -> None
     run.event("run_finished", 8.0, outcome="finished")
     (lane,) = lanes(read_run(run.folder))
     assert lane.intervals == (Interval("train", 1.0, 5.0), Interval("starting", 6.0, 8.0))
+
+
+def bill(name: str, times: dict[str, Milliseconds], **others: Any) -> NodeBill:
+    its = {"node": name, "pool": "spot", "process": "p", "workers": 1, "from_at": 0.0, "to_at": 1.0}
+    return NodeBill(times=times, **its | others)
+
+
+def test_the_time_of_workers_is_that_of_the_ledger(run: RunWriter) -> None:
+    run.state(SPOT, 1.0, "rollout")
+    run.event("run_finished", 3.0)
+    mine = {"spot-0/0": {"rollout": 4000, "lost": 500}}
+    bills = (
+        bill("spot-0", mine),
+        bill("spot-0", mine),
+        bill("gone", {"gone/0": {"starting": 250}}),
+    )
+    write_ledger(run.folder, Ledger(number=1, bills=bills))
+    gone, spot = lanes(read_run(run.folder))
+    assert {state: value for state, value in spot.seconds.items() if value} == {
+        "rollout": 8.0,
+        "lost": 1.0,
+    }
+    assert spot.intervals == (Interval("rollout", 1.0, 3.0),)
+    assert (gone.worker, gone.node, gone.pool, gone.intervals) == ("gone/0", "gone", "spot", ())
+    assert gone.seconds["starting"] == 0.25
+
+
+def test_what_a_run_did_before_it_had_a_ledger_counts_too(run: RunWriter) -> None:
+    run.event("run_started", 0.0)
+    run.event("worker_state", 1.0, **SPOT, state="rollout")
+    run.event("run_started", 5.0, resumed_from_iteration=1)
+    run.state(SPOT, 6.0, "idle")
+    run.event("run_finished", 8.0, outcome="finished")
+    ledger = Ledger(number=3, bills=(bill("spot-0", {"spot-0/0": {"idle": 1500}}),))
+    write_ledger(run.folder, ledger)
+    (lane,) = lanes(read_run(run.folder))
+    assert {state: value for state, value in lane.seconds.items() if value} == {
+        "rollout": 4.0,
+        "idle": 1.5,
+    }
+    assert lane.intervals == (Interval("rollout", 1.0, 5.0), Interval("idle", 6.0, 8.0))
+
+
+def test_before_the_last_hour_lanes_are_drawn_from_roll_ups(run: RunWriter) -> None:
+    rollups = Rollups(run.folder / "rollups")
+    for number in range(1, 101):
+        state, other = ("rollout", "idle") if number <= 60 else ("idle", "rollout")
+        times = {"spot-0/0": {state: 9000, other: 1000}, "gone/0": {"train": 5000}}
+        start_s = 10.0 * (number - 1)
+        rollups.append(
+            RollupLine(
+                number=number,
+                start_s=start_s,
+                end_s=start_s + 10.0,
+                at=start_s,
+                times=times if number < 20 else {"spot-0/0": times["spot-0/0"]},
+            )
+        )
+    rollups.close()
+    write_ledger(run.folder, Ledger(number=100, bills=(bill("gone", {"gone/0": {"train": 1}}),)))
+    run.state(SPOT, 900.0, "idle")
+    run.event("run_finished", 1000.0)
+    gone, spot = lanes(read_run(run.folder))
+    assert gone.intervals == (Interval("train", 0.0, 190.0),)
+    assert spot.intervals == (
+        Interval("rollout", 0.0, 600.0),
+        Interval("idle", 600.0, 900.0),
+        Interval("idle", 900.0, 1000.0),
+    )
 
 
 def test_the_reserved_pool_comes_first(finished_run: Path) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 
 import pytest
 from sample_run import RESERVED, SPOT, RunWriter
 
 from spotlight.report.metrics import (
-    Gain,
-    exploration_gain,
     iteration_spans,
     read_run,
     summarise,
@@ -38,39 +35,6 @@ def test_the_summary_of_a_finished_run_counts_what_its_files_say(finished_run: P
 def test_the_summary_is_json(finished_run: Path) -> None:
     summary = summarise(read_run(finished_run))
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
-
-
-def gain_of(run: RunWriter, contrasts: list[tuple[float, float | None]]) -> Gain | None:
-    """From the contrast of the samples of each iteration, and of as many taken at random."""
-    for iteration, (kept, at_random) in enumerate(contrasts):
-        probes = 0 if at_random is None else 4
-        run.metric("iteration", float(iteration), iteration=iteration, contrast=kept,
-                   contrast_at_random=at_random, probes=probes)  # fmt: skip
-    return exploration_gain(read_run(run.folder))
-
-
-def test_the_gain_by_exploration_is_that_of_mean_squares(run: RunWriter) -> None:
-    gain = gain_of(run, [(0.9, None), (0.3, 0.1), (0.4, 0.2), (0.5, 0.2), (0.6, 0.0)])
-    assert gain is not None
-    assert gain.contrast == pytest.approx((0.86 / 4) ** 0.5)
-    assert gain.at_random == pytest.approx((0.09 / 4) ** 0.5)
-    assert gain.times == pytest.approx((0.86 / 0.09) ** 0.5)
-    assert gain.probes == 16
-
-
-def test_the_error_of_the_gain_is_that_from_iteration_to_iteration(run: RunWriter) -> None:
-    rng = random.Random(0)
-    kept = [rng.gauss(0.3, 0.03) for _ in range(400)]
-    gain = gain_of(run, [(one, 0.2) for one in kept])
-    assert gain is not None
-    assert gain.error == pytest.approx(0.03 / 0.2 / 20, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    "contrasts", [[], [(0.3, None)] * 9, [(0.3, 0.2)] * 2, [(0.3, 0.0)] * 5 + [(0.3, 0.2)] * 2]
-)
-def test_too_little_is_no_gain(run: RunWriter, contrasts: list[tuple[float, float | None]]) -> None:
-    assert gain_of(run, contrasts) is None
 
 
 def test_the_states_of_a_worker_add_up_exactly_to_its_total(finished_run: Path) -> None:
@@ -137,8 +101,8 @@ def test_samples_from_before_a_restart_make_no_rollout_fast(run: RunWriter) -> N
 def test_scoring_counts_beside_the_states_it_goes_on_beside(run: RunWriter) -> None:
     run.metric("iteration", 5.0, iteration=0, scoring_s=1.0)
     run.state(SPOT, 0.0, "rollout")
-    run.event("worker_state", 3.0, **SPOT, state="idle", scoring_s=1.5)
-    run.event("worker_state", 4.0, **SPOT, state="idle", scoring_s=0.5)
+    run.state_line(3.0, **SPOT, state="idle", scoring_s=1.5)
+    run.state_line(4.0, **SPOT, state="idle", scoring_s=0.5)
     run.event("run_finished", 8.0, outcome="finished")
     summary = summarise(read_run(run.folder))
     spot = summary["pools"]["spot"]

@@ -92,6 +92,12 @@ def test_a_malformed_last_line_that_was_written_whole_is_refused(run: RunWriter)
             {"event": "worker_state", "time_s": 1.0, "worker": "w", "state": "sleeping"},
             "invalid enum value 'sleeping'",
         ),
+        (
+            "states.jsonl",
+            {"event": "worker_state", "time_s": 1.0, "worker": "w", "state": "sleeping"},
+            "invalid enum value 'sleeping'",
+        ),
+        ("states.jsonl", {"event": "worker_state", "worker": "w"}, "object missing required field"),
     ],
 )
 def test_a_line_of_the_wrong_shape_is_refused(
@@ -141,6 +147,29 @@ def test_what_an_older_line_lacks_is_its_default(run: RunWriter) -> None:
     record = read_run(run.folder)
     assert list(record.worker_states()) == [WorkerStateBegan(time_s=1.0, worker="w", state="idle")]
     assert record.events == (WorkerLost(time_s=2.0, worker="w"),)
+
+
+def test_a_torn_last_state_is_left_out_and_noted(run: RunWriter) -> None:
+    run.state(RESERVED, 1.0, "idle")
+    _append(run, "states.jsonl", '{"time_s": 2.0, "ev')
+    record = read_run(run.folder)
+    assert record.notes == ("states.jsonl: the last line is torn and was left out",)
+    assert [event.state for event in record.worker_states()] == ["idle"]
+
+
+def test_states_among_the_events_of_an_earlier_version_come_first(run: RunWriter) -> None:
+    run.event("worker_state", 1.0, worker="w", state="rollout")
+    run.event("run_started", 5.0)
+    run.state_line(6.0, worker="w", state="idle")
+    record = read_run(run.folder)
+    assert [event.state for event in record.worker_states()] == ["rollout", "idle"]
+    assert (record.states_from_s, record.run_seconds) == (6.0, 6.0)
+
+
+def test_a_ledger_that_cannot_be_read_is_named(run: RunWriter) -> None:
+    (run.folder / "ledger.json").write_text("{")
+    with pytest.raises(RunFolderError, match=r"ledger\.json is damaged"):
+        read_run(run.folder)
 
 
 def test_a_folder_without_a_job_is_not_a_run(tmp_path: Path) -> None:

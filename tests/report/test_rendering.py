@@ -15,7 +15,7 @@ from sample_run import RESERVED, RunWriter, sample_job, write_sample_run
 from spotlight.errors import RunFolderError
 from spotlight.report.frozen_page import LARGEST
 from spotlight.report.metrics import summarise
-from spotlight.report.rendering import write_report
+from spotlight.report.rendering import report_data, write_report
 from spotlight.report.run_reading import read_run
 
 VOID = {"meta", "img", "br", "link"}
@@ -135,7 +135,7 @@ def test_a_picture_that_is_broken_is_left_out(tmp_path: Path, data: bytes) -> No
     first.write_bytes(data)
     second.unlink()
     page = _rendered(folder)
-    assert len(_thumbnails(page)) == 14 and "onload" not in page
+    assert len(_thumbnails(page)) == 14 and "<svg onload" not in page
 
 
 def test_what_lies_outside_of_the_run_folder_is_in_no_page(tmp_path: Path) -> None:
@@ -229,6 +229,24 @@ def test_a_folder_that_cannot_be_written_is_said(
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(RunFolderError, match=r"report\.html: cannot be written \(No space left"):
         write_report(run.folder)
+
+
+def test_figures_view_and_page_say_the_same(tmp_path: Path) -> None:
+    folder = write_sample_run(tmp_path / "run", iterations=10)
+    told = json.loads(json.dumps(report_data(folder)))
+    view = _Page(_rendered(folder)).view
+    for part in ("job", "validation", "money", "pools", "exploration", "rows", "areas", "lanes"):
+        assert told["view"][part] == view[part], part
+    assert told["outcome"] == view["job"]["outcome"] == "finished"
+    assert told["iterations"] == view["job"]["iteration"] == 10
+    assert told["run_seconds"] == pytest.approx(view["job"]["time_s"], abs=0.01)
+    assert told["validation_start"] == view["validation"]["first"]
+    assert told["validation_end"] == view["validation"]["latest"]
+    assert told["validation_best"] == view["validation"]["best"]
+    for pool, times in told["pools"].items():
+        for state, seconds in times["states"].items():
+            shown = view["pools"][pool]["seconds"].get(state, 0.0)
+            assert seconds == pytest.approx(shown, abs=0.05), (pool, state)
 
 
 def test_the_figures_say_how_many_samples_were_previews(run: RunWriter) -> None:

@@ -96,6 +96,20 @@ def test_events_that_are_set_aside_between_two_looks_are_given_once(run: Run) ->
     assert run.polled() == []
 
 
+def state(worker: str, name: str, time_s: float, **others: Any) -> dict[str, Any]:
+    return {"event": "worker_state", "worker": worker, "state": name, "time_s": time_s, **others}
+
+
+def test_states_of_workers_are_given_once_when_their_file_is_set_aside(run: Run) -> None:
+    run.write("states.jsonl", state("a", "idle", 1.0))
+    assert run.polled() == [None]
+    run.write("states.jsonl", state("a", "rollout", 2.0))
+    (run.path / "states.jsonl").rename(run.path / "states-older.jsonl")
+    run.write("states.jsonl", state("a", "rollout", 3.0, again=True), state("b", "idle", 3.5))
+    told = [run.polled() and [record.time_s for record in run.read] for _ in range(3)]
+    assert told == [[2.0], [3.5], []]
+
+
 def test_after_a_run_went_back_only_what_is_made_again_is_given(run: Run) -> None:
     first = [iteration(number, number + 1.0) for number in range(3)]
     run.write("metrics.jsonl", *first)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,14 @@ from mirror_kit import (
 )
 
 from spotlight.errors import MirrorError
+from spotlight.record.ledger import Ledger, RollupLine
+from spotlight.record.run_events import WorkerStateBegan
 from spotlight.store import record_files
+from spotlight.store.ledger_file import read_ledger, write_ledger
 from spotlight.store.mirror import Manifest, Mirror, Snapshot, read_manifest
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.restore import restore
+from spotlight.store.rollups import Rollups, read_rollups
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 
 
@@ -72,6 +77,38 @@ def test_events_that_were_set_aside_are_copied_and_come_back(
     assert {"events-000001.jsonl", "events-000002.jsonl", "events.jsonl"} <= names
     restore(store, tmp_path / "back")
     assert list(record_files.whole_event_lines(tmp_path / "back")) == lines
+
+
+def test_the_ledger_and_the_roll_ups_are_copied_and_come_back(
+    store: ObjectStore, tmp_path: Path
+) -> None:
+    lines = [
+        RollupLine(
+            number=number,
+            start_s=number - 1.0,
+            end_s=number,
+            at=number,
+            times={"w": {"idle": 1000}},
+        )
+        for number in range(1, 400)
+    ]
+    with run_folder(tmp_path / "run") as folder:
+        rollups = Rollups(folder.path / "rollups", half=3000)
+        for line in lines[:-1]:
+            rollups.append(line)
+        write_ledger(folder.path, Ledger(number=398, time_s=398.0))
+        rollups.append(lines[-1])  # the ledger does not account for it yet
+        rollups.close()
+        folder.record_state(WorkerStateBegan(worker="w", state="idle"), 1.0, 1.0)
+        upload(folder, mirror(store))
+    restore(store, back := tmp_path / "back")
+    ledger = read_ledger(back)
+    assert ledger == Ledger(number=398, time_s=398.0)
+    read = read_rollups(back / "rollups", 0.0, math.inf, 10**6, until=ledger.number)
+    assert sum(line.times["w"]["idle"] for line in read) == 398_000
+    assert read[-1] == lines[-2]
+    assert (back / "rollups" / "10s-older.rollup").exists()
+    assert not (back / "states.jsonl").exists(), "pictures of the last hour are drawn from it"
 
 
 def test_the_jobs_of_segments_that_are_over_are_copied_and_come_back(

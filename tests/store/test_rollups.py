@@ -283,6 +283,22 @@ def test_a_file_that_cannot_be_used_is_named(folder: Path, text: bytes, problem:
         assert str(caught.value).startswith(f"{folder / '2min.rollup'} {problem}")
 
 
+@pytest.mark.parametrize("name", ["10s.rollup", "8h-older.rollup"])
+def test_no_line_goes_where_a_link_leads(folder: Path, tmp_path: Path, name: str) -> None:
+    write(folder, steady(2))
+    (tmp_path / "elsewhere").write_bytes((folder / "10s.rollup").read_bytes())
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunFolderError, match=f"{name} is a link, not a file; remove it"):
+        Rollups(folder)
+
+
+def test_the_folder_is_no_link(folder: Path, tmp_path: Path) -> None:
+    folder.symlink_to(tmp_path)
+    with pytest.raises(RunFolderError, match="rollups is a link, not a folder"):
+        Rollups(folder)
+
+
 def test_states_of_an_earlier_version_are_understood(folder: Path) -> None:
     write(folder, steady(2))
     file = folder / "10s.rollup"

@@ -98,7 +98,17 @@ def test_a_damaged_config_is_named(path, folder, damage):
 
 @pytest.mark.parametrize("kind", ["pipe", "link"])
 @pytest.mark.parametrize(
-    "name", [".lock", "events.jsonl", NAME, "journal.sqlite", "metrics.jsonl", "step-times.json"]
+    "name",
+    [
+        ".lock",
+        "events.jsonl",
+        NAME,
+        "journal.sqlite",
+        "ledger.json",
+        "metrics.jsonl",
+        "states.jsonl",
+        "step-times.json",
+    ],
 )
 def test_what_is_appended_to_is_a_file_of_the_folder(path, folder, tmp_path, name, kind):
     folder.close()

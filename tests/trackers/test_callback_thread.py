@@ -11,7 +11,7 @@ import pytest
 from spotlight.errors import StopJob
 from spotlight.record.run_events import CallbackTrouble, PhaseBegan, RunEvent
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
-from spotlight.trackers import CallbackThread, IterationRecord, NamedCallback
+from spotlight.trackers import CallbackThread, IterationRecord, NamedCallback, ValidationPictures
 
 LIMIT_S = 20.0
 
@@ -162,3 +162,37 @@ async def test_without_callbacks_no_thread_is_started() -> None:
     thread.put(RECORDS[0])
     assert threading.active_count() == before
     assert await thread.aclose(LIMIT_S)
+
+
+async def test_the_first_failure_of_each_is_told_at_once() -> None:
+    told: list[CallbackTrouble] = []
+    happened = asyncio.Event()
+
+    def troubled(trouble: CallbackTrouble) -> None:
+        told.append(trouble)
+        happened.set()
+
+    thread = CallbackThread(
+        named(broken=Broken(ValueError("no luck")), well=Notes()), nobody, troubled=troubled
+    )
+    thread.put(RECORDS[0])
+    await asyncio.wait_for(happened.wait(), LIMIT_S)
+    for record in (*RECORDS, *RECORDS):
+        thread.put(record)
+    assert await thread.aclose(LIMIT_S)
+    (trouble,) = told
+    assert (trouble.callback, trouble.failures) == ("broken", 1)
+    assert trouble.error == "ValueError: no luck"
+
+
+async def test_pictures_are_told_to_those_alone_who_show_them() -> None:
+    class Wall(Notes):
+        def on_pictures(self, pictures: ValidationPictures) -> None:
+            self.said.append(pictures.weights_version)
+
+    wall, plain = Wall(), Notes()
+    thread = CallbackThread(named(wall=wall, plain=plain), nobody)
+    thread.put(ValidationPictures(7, 7, ()))
+    assert await thread.aclose(LIMIT_S)
+    assert (wall.said, plain.said) == ([7], [])
+    assert thread.troubles() == ()

@@ -9,15 +9,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from PIL import Image
 
 from spotlight.jobs import TrackerSpec
 from spotlight.record.run_events import RunFinished, RunStarted
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
-from spotlight.trackers import Callback
+from spotlight.trackers import Callback, ShownPicture, ValidationPictures
 from spotlight.trackers.building import named_trackers
+from spotlight.trackers.callback import deliver
 from spotlight.trackers.tracked_run import TrackedRun
 from tests.small_run import small_job
 
@@ -32,7 +34,22 @@ def make(kind: str, folder: Path) -> Callback:
     return named.make()
 
 
-def tell(tracker: Callback) -> None:
+def pictures(folder: Path) -> ValidationPictures:
+    """Of version 3: a thumbnail that is there, and one that went."""
+    file = folder / "p000.webp"
+    if not file.exists():
+        Image.new("RGB", (48, 16), "red").save(file, lossless=True)
+    return ValidationPictures(
+        3,
+        3,
+        (
+            ShownPicture("p000", "a sign", 0.5, file),
+            ShownPicture("p001", "gone", 0.25, folder / "gone.webp"),
+        ),
+    )
+
+
+def tell(tracker: Callback, folder: Path) -> None:
     """A short run."""
     tracker.on_event(RunStarted(job="small"))
     tracker.on_validation(ValidationMetrics(weights_version=0, score=SCORES[0]))
@@ -40,23 +57,30 @@ def tell(tracker: Callback) -> None:
         metrics = IterationMetrics(iteration=iteration, reward_mean=reward)
         tracker.on_iteration(metrics, {"kl": reward / 2})
     tracker.on_validation(ValidationMetrics(weights_version=3, iteration=3, score=SCORES[3]))
+    deliver(pictures(folder), tracker)
     tracker.on_event(RunFinished())
 
 
 def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
     from tensorboardX.proto.event_pb2 import Event
 
-    tell(make("tensorboard", tmp_path))
+    tell(make("tensorboard", tmp_path), tmp_path)
 
     (file,) = (tmp_path / "tensorboard").iterdir()
     found: dict[str, dict[int, float]] = {}
+    images: dict[tuple[str, int], Any] = {}
     for data in records(file.read_bytes()):
         event = Event.FromString(data)
         for value in event.summary.value:
             found.setdefault(value.tag, {})[event.step] = value.simple_value
+            if value.HasField("image"):
+                images[value.tag, event.step] = value.image
     assert found["iteration/reward_mean"] == dict(enumerate(REWARDS))
     assert found["loss/kl"] == {step: reward / 2 for step, reward in enumerate(REWARDS)}
     assert found["validation/score"] == SCORES
+    ((name, image),) = images.items()
+    assert name == ("pictures/p000 a sign", 3) and (image.width, image.height) == (48, 16)
+    assert image.encoded_image_string == (tmp_path / "p000.webp").read_bytes()
 
 
 def records(data: bytes) -> list[bytes]:
@@ -75,7 +99,7 @@ def test_wandb_has_what_was_logged_while_it_is_offline(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
         "from tests.trackers.test_known_trackers import make, tell;"
-        "tell(make('wandb', Path(sys.argv[1])))"
+        "folder = Path(sys.argv[1]); tell(make('wandb', folder), folder)"
     )
     environment = {**os.environ, "WANDB_MODE": "offline"}
     done = subprocess.run(
@@ -89,7 +113,7 @@ def test_wandb_has_what_was_logged_while_it_is_offline(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
     (file,) = tmp_path.glob("wandb/offline-run-*/run-small-1.wandb")
-    rewards, scores = {}, {}
+    rewards, scores, shown = {}, {}, {}
     for data in log_records(file.read_bytes()):
         items = {
             "/".join(item.nested_key) or item.key: json.loads(item.value_json)
@@ -99,8 +123,11 @@ def test_wandb_has_what_was_logged_while_it_is_offline(tmp_path: Path) -> None:
             rewards[items["completed"]] = items["iteration/reward_mean"]
         if "validation/score" in items:
             scores[items["completed"]] = items["validation/score"]
+        if any(name.startswith("pictures") for name in items):
+            shown[items["completed"]] = json.dumps(items)
     assert rewards == dict(enumerate(REWARDS))
     assert scores == SCORES
+    assert "0.500  a sign" in shown[3]
 
 
 def log_records(data: bytes, header: int = 7, block: int = 32 * 1024) -> Iterator[bytes]:
@@ -121,15 +148,22 @@ def log_records(data: bytes, header: int = 7, block: int = 32 * 1024) -> Iterato
             record = b""
 
 
+class FakeImage(NamedTuple):
+    """A picture of trackio, as its documentation has it."""
+
+    value: str
+    caption: str
+
+
 class FakeRun:
     """A run of trackio, as its documentation has it."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
-        self.logged: list[tuple[int | None, dict[str, float]]] = []
+        self.logged: list[tuple[int | None, dict[str, Any]]] = []
         self.finished = False
 
-    def log(self, metrics: dict[str, float], step: int | None = None) -> None:
+    def log(self, metrics: dict[str, Any], step: int | None = None) -> None:
         assert not self.finished
         self.logged.append((step, metrics))
 
@@ -148,14 +182,17 @@ def test_trackio_is_told_of_what_was_logged(
         return runs[-1]
 
     trackio.init = init  # type: ignore[attr-defined]
+    trackio.Image = FakeImage  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "trackio", trackio)
     monkeypatch.delitem(sys.modules, "spotlight.trackers.trackio_tracker", raising=False)
-    tell(make("trackio", tmp_path))
+    tell(make("trackio", tmp_path), tmp_path)
     monkeypatch.delitem(sys.modules, "spotlight.trackers.trackio_tracker")
 
     (run,) = runs
     assert run.finished
     assert (run.options["project"], run.options["name"]) == ("tests", "small-1")
-    assert [step for step, _ in run.logged] == [0, 0, 1, 2, 3]
+    assert [step for step, _ in run.logged] == [0, 0, 1, 2, 3, 3]
     assert run.logged[2][1]["iteration/reward_mean"] == REWARDS[1]
-    assert run.logged[-1][1]["validation/score"] == SCORES[3]
+    assert run.logged[-2][1]["validation/score"] == SCORES[3]
+    image = FakeImage(str(tmp_path / "p000.webp"), "0.500  a sign")
+    assert run.logged[-1][1] == {"pictures/p000": image}

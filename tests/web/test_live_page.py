@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from benchmarks.dashboard_browser import Looked, browser, what_is_missing
-from benchmarks.dashboard_site import POLICY, STATIC, Site
+from benchmarks.dashboard_site import POLICY, Site
 from benchmarks.dashboard_views import LARGE, PROMPTS, Kind, made_up_view
 from spotlight.report.frozen_page import frozen_page
 

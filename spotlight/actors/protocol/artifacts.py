@@ -32,5 +32,15 @@ def picture_key(result: Result) -> str:
     """
     if not result.request.image_key:
         return ""
-    worker = result.bundle.key.partition("/")[2].rpartition("/")[0]
-    return image_key_of(result.request.image_key, worker)
+    return image_key_of(result.request.image_key, _worker(result))
+
+
+def sample_thumbnail_key(result: Result) -> str:
+    """Where the thumbnail of a sample is, if there is one; empty if none was wanted."""
+    if not result.request.thumbnail_key:
+        return ""
+    return image_key_of(result.request.thumbnail_key, _worker(result))
+
+
+def _worker(result: Result) -> str:
+    return result.bundle.key.partition("/")[2].rpartition("/")[0]

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import mul
 from typing import Any
 
 import msgspec
@@ -36,6 +37,7 @@ log = structlog.get_logger(__name__)
 STATES: dict[RequestKind, WorkerState] = {
     "rollout": "rollout",
     "preview": "explore",
+    "random": "explore",
     "evaluation": "evaluate",
 }
 
@@ -214,6 +216,7 @@ class BatchWork:
             raise scored
         if scored is None:
             return self._returned(batch)
+        self._leave_extremes(job, batch.message.requests, finished.images, scored.rewards)
         return Completed(
             self._context.name,
             self._context.epoch,
@@ -252,22 +255,39 @@ class BatchWork:
                 picture = await self._context.on_packer(partial(self._engine.encode_picture, image))
                 key = image_key_of(request.image_key, self._context.name)
                 await self._upload(job, batch, key, picture)
-                await self._leave_thumbnail(job, key, image)
+                await self._leave_thumbnail(job, thumbnail_key_of(key), image)
         bundle, cost_s = await self._upload_progress(job, origin, batch, finished.taken)
         if is_new:
             self._tell_commit(batch, batch.steps, bundle, cost_s)
         return bundle
 
+    def _leave_extremes(
+        self,
+        job: MemberJob,
+        requests: Sequence[Request],
+        images: Images,
+        rewards: Sequence[Sequence[float]],
+    ) -> None:
+        """Thumbnails of the best and the worst image of a batch, where these are wanted; nothing
+        waits for them."""
+        if not self._engine.makes_thumbnails or not requests[0].thumbnail_key:
+            return
+        weights = [reward.weight for reward in job.work.rewards]
+        scores = [sum(map(mul, weights, row)) for row in rewards]
+        places = range(len(scores))
+        for place in {max(places, key=scores.__getitem__), min(places, key=scores.__getitem__)}:
+            key = image_key_of(requests[place].thumbnail_key, self._context.name)
+            self._actor.run_task(self._leave_thumbnail(job, key, images[place]))
+
     async def _leave_thumbnail(self, job: MemberJob, key: str, image: Any) -> None:
-        """Beside the picture at `key`. One that cannot be made or left is no reason to stop, nor
-        worth another attempt."""
+        """One that cannot be made or left is no reason to stop, nor worth another attempt."""
         if not self._engine.makes_thumbnails:
             return
         try:
             data = await self._context.on_packer(partial(self._engine.encode_thumbnail, image))
             if data:
-                await self._engine.upload(job.sink, thumbnail_key_of(key), data)
-        except (TransferFailed, OSError, ValueError) as error:
+                await self._engine.upload(job.sink, key, data)
+        except Exception as error:  # whatever is wrong with a picture, the work goes on
             log.info("thumbnail_not_left", key=key, error=str(error))
 
     async def _deliver_commit(

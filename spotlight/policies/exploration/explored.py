@@ -46,8 +46,11 @@ class Explored(Record, frozen=True, tag=True):
     contrast_at_random: float = 0.0
     """The contrast that as many previewed seeds would have, had any been taken, of any prompts."""
     contrast_of_any: float | None = None
-    """The same contrast as a root mean square over the groups, as that of samples is told; None
-    unless a group has two previews."""
+    """The same contrast as a root mean square over the groups, as that of samples is told, by the
+    previews that no reward had a say in: the first ones of the first prompts, as many as are kept
+    and trained on. None unless a group has two of these."""
+    random_groups: int = 0
+    """How many groups tell that."""
     reused: tuple[int, ...] = ()
     """The prompt groups whose previews are the samples as they are, made with the weights of the
     iteration before."""

@@ -37,6 +37,7 @@ from spotlight.policies.exploration.planners import (
     SeedChoice,
     chunk_size,
     derived_seed,
+    first_seeds,
     widest_beside,
 )
 from spotlight.policies.exploration.reuse import NONE, Patience
@@ -430,6 +431,7 @@ def outcome(
         {seed: combined(rewards, scale) for seed, rewards in group.items()} for group in groups
     ]
     rewards = [[*group.values()] for group in values]
+    at_random = _unchosen(settings, iteration, values)
     # Previews that are trained on are what they promise.
     wanted = 0 if reuses else settings.probes
     probes = draw_probes(values, wanted, _rng(settings, iteration, "probes"))
@@ -450,12 +452,26 @@ def outcome(
             settings.keep,
             _rng(settings, iteration, "subsets"),
         ),
-        contrast_of_any=contrast_of_any(rewards, settings.keep),
+        contrast_of_any=contrast_of_any(at_random, settings.keep),
+        random_groups=sum(len(group) > 1 for group in at_random),
         reused=tuple(reused) if reuses else (),
         later=later,
         scale=tuple(scale) if any(groups) else (),
         worth=choice_worth(rewards, settings.keep),
     )
+
+
+def _unchosen(
+    settings: ExplorationSettings, iteration: int, values: Sequence[Mapping[int, float]]
+) -> list[list[float]]:
+    """The rewards of what would have been trained on without exploration, as far as it is there. A
+    planner that learns gives more previews to groups that were unlucky: the first ones of each
+    group do not depend on any reward, so their spread is that of random seeds."""
+    first = first_seeds(settings.seed, iteration, settings.trained, settings.keep)
+    return [
+        [known[seed] for seed in choice.seeds if seed in known]
+        for choice, known in zip(first, values, strict=False)  # tests may explore fewer groups
+    ]
 
 
 def _rng(settings: ExplorationSettings, iteration: int, purpose: str) -> random.Random:

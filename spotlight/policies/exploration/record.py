@@ -17,7 +17,6 @@ from spotlight.policies.exploration.fidelity import (
     Gain,
     Pair,
     agreement,
-    contrast_of_any,
     exploration_share,
 )
 from spotlight.policies.exploration.planners import SeedChoice
@@ -146,10 +145,10 @@ class ExplorationRecord:
                 by_group[group].append((previews[group, seed], combined(result.rewards, scale)))
         self.agreement = self.agreement.faded() + agreement(by_group.values())
         metrics.probes = sum(map(len, by_group.values()))
-        fresh = [[reward for _, reward in pairs] for pairs in by_group.values()]
-        metrics.contrast_at_random = contrast_of_any(fresh, self._settings.keep)
-        if latest.reused:  # nothing is probed: any of the previews might have been the samples
+        if latest.reused:  # some previews of each prompt are random seeds
             metrics.contrast_at_random = latest.contrast_of_any
+            metrics.contrast_beside_random = metrics.contrast
+            metrics.random_groups = latest.random_groups
         metrics.probe_tau = self.agreement.tau
         metrics.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]

@@ -30,7 +30,7 @@ LEAST_ITERATIONS = 4
 _QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
 """The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
 _LEAST_PREVIEWS = 1.5
-"""Among fewer for a sample there is too little choice to tell what more would add."""
+"""With fewer for a sample there is too little choice to tell what more would add."""
 _WITHIN = 0.98
 """A sample with this share of the previews that it may have has all of them."""
 

@@ -16,6 +16,7 @@ from functools import lru_cache
 from spotlight.record.ledger import Ledger, Milliseconds, NodeBill
 
 _MS_PER_HOUR = 3_600_000
+_MOST_SOURCES = 50
 
 Part = tuple[str, str, str]
 """A pool, a node and a state."""
@@ -143,6 +144,32 @@ def mean_price(bills: Iterable[NodeBill], pool: str, *, demand: bool = False) ->
             return None
         money, total_ms = money + exact(price) * ms, total_ms + ms
     return money / total_ms if total_ms else None
+
+
+def latest_bills(bills: Iterable[NodeBill]) -> list[NodeBill]:
+    """The latest bill of each node: its price now, and whether it is there."""
+    latest: dict[str, NodeBill] = {}
+    for bill in bills:
+        before = latest.get(bill.node)
+        if before is None or (bill.to_at, bill.from_at) >= (before.to_at, before.from_at):
+            latest[bill.node] = bill
+    return list(latest.values())
+
+
+def sources_of(bills: Iterable[NodeBill], currency: str) -> tuple[str, ...]:
+    """Where the prices are from, each with the pool and the price, and what may be a slip."""
+    said = dict.fromkeys(_source(bill, currency) for bill in bills)
+    return tuple(sorted(said))[:_MOST_SOURCES]
+
+
+def _source(bill: NodeBill, currency: str) -> str:
+    price = bill.price
+    if price is None:
+        return f"{bill.pool}: unpriced"
+    is_above = price.on_demand is not None and price.usd_per_gpu_hour > price.on_demand
+    slip = f"; above on demand, {price.on_demand:g}" if is_above else ""
+    source = price.source or "unknown source"
+    return f"{bill.pool}: {price.usd_per_gpu_hour:g} {currency} per GPU and hour ({source}{slip})"
 
 
 def rate_of(bill: NodeBill) -> float | None:

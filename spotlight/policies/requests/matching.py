@@ -649,4 +649,4 @@ class Matching:
 
 
 def _in_order(work: tuple[RequestKind, SamplingSettings]) -> tuple[int, str]:
-    return ("rollout", "preview", "evaluation").index(work[0]), repr(work[1])
+    return ("rollout", "random", "preview", "evaluation").index(work[0]), repr(work[1])

@@ -14,7 +14,8 @@ from itertools import islice
 from spotlight.policies.requests.rows import Row, WeightsKey, weights_of
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
-_URGENCY: dict[RequestKind, int] = {"rollout": 0, "preview": 1, "evaluation": 2}
+_URGENCY: dict[RequestKind, int] = {"rollout": 0, "random": 1, "preview": 1, "evaluation": 2}
+_IN_IDLE_TIME = 3
 _EVALUATION_WAITS = 2
 """An evaluation that is more iterations old is as urgent as a rollout."""
 _SUSPECT_AFTER = 2
@@ -35,8 +36,10 @@ class Phases:
 
     def urgency(self, request: Request) -> tuple[int, ...]:
         """Smaller goes first. Rollouts hold training up, previews are worth something until
-        training ends, evaluations wait, but not forever; probes go last among rollouts."""
-        urgency = _URGENCY[request.kind]
+        training ends, evaluations wait, but not forever; probes go last among rollouts. Random
+        seeds that do not wait for idle time are few, and go before previews of a later iteration.
+        """
+        urgency = _IN_IDLE_TIME if request.in_idle_time else _URGENCY[request.kind]
         if request.kind == "evaluation" and self._iteration - request.iteration > _EVALUATION_WAITS:
             urgency = 0
         return urgency, request.iteration, int(request.is_probe)
@@ -46,7 +49,7 @@ class Phases:
         self.begun = True
         if request.kind != "preview":  # those come bit by bit
             self._submitted.add(request.kind)
-        if request.kind == "evaluation":
+        if request.kind in ("evaluation", "random"):
             return False
         return self.explored(request.iteration - (request.kind == "preview"))
 
@@ -63,6 +66,8 @@ class Phases:
             return False
         if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
             return known.iteration > self._iteration
+        if known.kind == "random":
+            return False  # whoever asks for these does not wait for them
         if known.kind == "rollout" and known.iteration < self._iteration:
             return False  # where previews are trained on, none may ever be submitted
         return known.kind not in self._submitted
@@ -190,6 +195,7 @@ class Waiting:
             request.weights_version,
             request.settings,
             request.is_probe,
+            request.in_idle_time,
         )
         key = (settings, row.steps_done, failures, alone)
         batch = self._batches.get(key)

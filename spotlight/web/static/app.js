@@ -70,9 +70,9 @@
     const sentence = part(new Parts.Sentence(), ["exploration"], (it) => it.show(view));
     const comparison = part(new Parts.Comparison(),
       ["job", "validation", "money", "pools", "exploration", "other"],
-      (it) => it.show(view, other && other.view, [view.job.name, other && other.name]));
+      (it) => it.show(view, other && other.view, [run, other && other.name]));
     const curves = part(new Spotlight.Curves(), ["rows", "columns", "marks", "other"],
-      (it) => it.show(view, other && other.view), true);
+      (it) => it.show(view, other), true);
     const pools = part(new Spotlight.Pools(askTime), ["pools", "areas", "lanes", "marks"],
       (it) => it.show(view), true);
     const pictures = part(new Spotlight.Pictures(address), ["pictures"], (it) => it.show(view), true);
@@ -119,6 +119,7 @@
       each.draw(each.shown);
     }
     tell();
+    if (!counts.drawn) performance.mark("spotlight-shown");
     counts.drawn += 1;
     page.setAttribute("aria-busy", "false");
     clearTimeout(timer);
@@ -281,16 +282,16 @@
       return;
     }
     if (runs.length < 2) return;
-    const select = el("select", { id: "against",
-      onchange: () => compareWith(select.value) },
-    el("option", { value: "" }, "no other run"),
-    ...runs.filter(({ name }) => name !== run).map(({ name }) => el("option", { value: name }, name)));
-    select.value = other ? other.name : "";
+    against = el("select", { id: "against", onchange: () => compareWith(against.value) },
+      el("option", { value: "" }, "no other run"),
+      ...runs.filter(({ name }) => name !== run)
+        .map(({ name }) => el("option", { value: name }, name)));
     chooser.replaceChildren(el("a", { href: "?" }, "All runs"),
-      el("label", { for: "against" }, "Compare with"), select);
+      el("label", { for: "against" }, "Compare with"), against);
   }
 
   let comparing = 0;
+  let against = null;
   async function compareWith(name) {
     clearTimeout(comparing);
     const query = new URLSearchParams(location.search);
@@ -303,6 +304,7 @@
       other = null;
       say(connection, `${name} cannot be shown: ${error.message}`);
     }
+    if (against) against.value = other ? name : "";
     dirty.add("other");
     schedule();
     if (other && other.view.job.outcome === "running") {
@@ -360,8 +362,8 @@
       document.documentElement.classList.add("frozen");
       run = frozen.job.name;
       makeRunPage();
-      const against = inlined("other-view", "SPOTLIGHT_OTHER_VIEW");
-      if (against) other = { name: against.job.name, view: against };
+      const beside = inlined("other-view", "SPOTLIGHT_OTHER_VIEW");
+      if (beside) other = { name: beside.job.name, view: beside };
       replace(frozen);
       tell();
       return;

@@ -86,7 +86,8 @@ Spotlight.Curves = (() => {
     // ----- what is shown
     show(view, other) {
       this.view = view;
-      this.other = other;
+      this.other = other && other.view;
+      this.otherName = other ? other.name : "";
       const usd = view.columns.indexOf("usd");
       const isPriced = view.rows.some((row) => isNumber(row[usd]));
       if (!this.isChosen) this.axis = isPriced ? "usd" : "time_s";
@@ -289,7 +290,9 @@ Spotlight.Curves = (() => {
       const { marks } = this.view;
       if (this.zoom) return `${this.xText(this.zoom[0])} to ${this.xText(this.zoom[1])}. `
         + "Double click for the whole run.";
-      const other = this.other ? ` Dashed: ${this.other.job.name}.` : "";
+      const isDrawn = this.charts.some(({ isCompared }) => isCompared);
+      const other = !this.other ? "" : isDrawn ? ` Dashed: ${this.otherName}.`
+        : ` ${this.otherName} is unpriced: choose time or iterations to compare.`;
       return `Values of the latest iteration; drag across a chart to zoom.${other}`
         + (marks.length ? ` ${plural(marks.length, "event")} marked.` : "");
     }

@@ -74,18 +74,34 @@ Spotlight.Pictures = (() => {
     }
 
     fillStrip(node, row, place) {
-      keep(node.strip, row, (shown) => shown.thumb, (shown) => this.makePicture(shown),
+      const { strip } = node;
+      const isAtEnd = strip.scrollLeft + strip.clientWidth >= strip.scrollWidth - 8;
+      const before = strip.childElementCount;
+      keep(strip, row, (shown) => shown.thumb, (shown) => this.makePicture(shown),
         (item, shown, index) => {
           item.place = [place, index];
           say(item.version, versionOf(shown));
           say(item.reward, rewardOf(shown));
         });
+      if (isAtEnd && before !== row.length && place < this.wall.childElementCount) {
+        requestAnimationFrame(() => { strip.scrollLeft = strip.scrollWidth; });
+      }
+    }
+
+    /** All pictures of a run are of one shape, which the first says. */
+    shape(image) {
+      if (this.isShaped || !image.naturalHeight) return;
+      this.isShaped = true;
+      const wide = Math.max(64, Math.min(200, 88 * image.naturalWidth / image.naturalHeight));
+      this.root.style.setProperty("--wide", `${Math.round(wide)}px`);
+      for (const { strip } of this.wall.children) strip.scrollLeft = strip.scrollWidth;
     }
 
     makePicture(shown) {
       const image = el("img", { src: this.address(shown.thumb), alt: "", loading: "lazy",
         decoding: "async", onload: () => {
-          if (image.naturalWidth <= 64) image.classList.add("crisp");
+          if (image.naturalWidth <= 96) image.classList.add("crisp");
+          this.shape(image);
         } });
       const words = `${versionOf(shown)}, reward ${rewardOf(shown) || "not known"}: ${shown.prompt}`;
       const item = el("li");

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -9,11 +11,19 @@ from pathlib import Path
 import pytest
 from job_kit import job
 
-from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.job.run_record import LONGEST_AWAY_S, RunRecord
 from spotlight.policies.step_times import StepKey, StepTimes
-from spotlight.record.run_events import NodeLost, PhaseBegan
+from spotlight.record.ledger import Ledger
+from spotlight.record.run_events import (
+    NodeLost,
+    PhaseBegan,
+    RunEvent,
+    RunFinished,
+    WorkerStateBegan,
+)
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.report.run_reading import read_run
+from spotlight.store.ledger_file import write_ledger
 from spotlight.store.run_folder import RunFolder, checkpoint_path
 from spotlight.trackers import IterationRecord, RunRecords
 
@@ -33,6 +43,98 @@ async def test_the_report_reads_the_events_that_were_written(folder: RunFolder) 
     run = read_run(folder.path)
     assert [(phase.phase, phase.iteration) for phase in run.phases] == [("rollout", 3)]
     assert [(lost.node, lost.reason) for lost in run.events_of(NodeLost)] == [("n", "preempted")]
+
+
+class Wall:
+    """A wall clock that stands still."""
+
+    def __init__(self, now: float = 1_790_000_000.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def test_every_line_has_its_date(folder: RunFolder) -> None:
+    record = RunRecord(folder, clock=Wall())
+    record.event(PhaseBegan(phase="rollout"))
+    record.event(WorkerStateBegan(worker="w", state="idle"))
+    record.iteration(IterationMetrics(iteration=0), {})
+    record.validation(ValidationMetrics(weights_version=1, score=0.5), ())
+    run = read_run(folder.path)
+    dated = [*run.phases, *run.worker_states(), *run.iterations, *run.validations]
+    assert [each.at for each in dated] == [1_790_000_000.0] * 4
+
+
+async def test_states_of_workers_are_not_among_the_events(folder: RunFolder) -> None:
+    record = RunRecord(folder, clock=Wall())
+    record.event(WorkerStateBegan(worker="w", state="idle"))
+    assert (folder.path / "events.jsonl").read_bytes() == b""
+    (state,) = map(json.loads, (folder.path / "states.jsonl").read_text().splitlines())
+    assert (state["event"], state["worker"], state["state"]) == ("worker_state", "w", "idle")
+
+
+@pytest.mark.parametrize(
+    ("passed_s", "grows_s"),
+    [(0.0, 0.0), (40.0, 40.0), (-3600.0, 0.0), (3 * LONGEST_AWAY_S, LONGEST_AWAY_S)],
+    ids=["at once", "away", "a clock set back", "a clock set forward"],
+)
+async def test_run_time_goes_on_while_the_coordinator_is_away(
+    folder: RunFolder, passed_s: float, grows_s: float
+) -> None:
+    wall = Wall()
+    record = RunRecord(folder, clock=wall)
+    record.event(PhaseBegan(phase="rollout"))
+    before = record.time_s()
+    wall.now += passed_s
+    after = RunRecord(folder, clock=wall, came_back=True).time_s()
+    assert after - before == pytest.approx(grows_s, abs=0.5)
+    assert after >= folder.last_moment().time_s
+
+
+@pytest.mark.parametrize(
+    ("last", "came_back"),
+    [(RunFinished(outcome="cancelled"), True), (PhaseBegan(phase="rollout"), False)],
+    ids=["after an end", "when a user resumes"],
+)
+async def test_run_time_does_not_go_on_while_nobody_works_on_the_run(
+    folder: RunFolder, last: RunEvent, came_back: bool
+) -> None:
+    wall = Wall()
+    record = RunRecord(folder, clock=wall)
+    record.event(last)
+    before = record.time_s()
+    wall.now += 40.0
+    after = RunRecord(folder, clock=wall, came_back=came_back).time_s()
+    assert after - before == pytest.approx(0.0, abs=0.5)
+
+
+async def test_run_time_goes_on_from_the_last_state_of_a_worker(folder: RunFolder) -> None:
+    folder.record_event({"time_s": 3.0, "at": 100.0, "event": "phase", "phase": "rollout"})
+    folder.record_state(WorkerStateBegan(worker="w", state="idle"), 5.0, 102.0)
+    record = RunRecord(folder, clock=Wall(103.0), came_back=True)
+    assert record.time_s() == pytest.approx(6.0, abs=0.5)
+
+
+async def test_run_time_is_never_before_what_the_ledger_accounts_for(folder: RunFolder) -> None:
+    folder.record_event({"time_s": 3.0, "at": 100.0, "event": "phase", "phase": "rollout"})
+    write_ledger(folder.path, Ledger(number=1, time_s=9.0))
+    assert RunRecord(folder, clock=Wall(101.0), came_back=True).time_s() >= 9.0
+
+
+async def test_of_an_earlier_version_run_time_goes_on_from_the_last_event(
+    folder: RunFolder,
+) -> None:
+    folder.record_event({"time_s": 3.0, "event": "phase", "phase": "rollout"})
+    assert RunRecord(folder, came_back=True).time_s() == pytest.approx(3.0, abs=0.5)
+
+
+async def test_time_is_kept_where_workers_alone_have_news(folder: RunFolder) -> None:
+    record = RunRecord(folder, clock=Wall())
+    await asyncio.sleep(0.02)
+    record.event(WorkerStateBegan(worker="w", state="idle"))
+    record.keep_time(0.01)
+    assert b"time_passed" in (folder.path / "events.jsonl").read_bytes()
 
 
 async def test_the_report_reads_the_metrics_that_were_written(folder: RunFolder) -> None:

@@ -258,3 +258,46 @@ async def test_pictures_that_are_asked_for_are_in_the_sink(bench: Bench, tmp_pat
     await bench.answered()
     picture = tmp_path / "store" / "validation/v0/w/p0.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+async def test_a_thumbnail_lies_beside_each_picture(bench: Bench, tmp_path: Path) -> None:
+    await bench.hold(0)
+    wanted = msgspec.structs.replace(requests(1)[0], image_key="validation/v0/p0.png")
+    bench.tell(batch(1, (wanted,)))
+    await bench.answered()
+    thumbnail = tmp_path / "store" / "validation/v0/w/p0.webp"
+    assert thumbnail.read_bytes().startswith(b"RIFF")
+
+
+async def test_thumbnails_of_the_best_and_the_worst_of_a_batch_are_left(
+    bench: Bench, tmp_path: Path
+) -> None:
+    await bench.hold(0)
+    wanted = tuple(
+        msgspec.structs.replace(one, thumbnail_key=f"pictures/0/0-{place}.webp")
+        for place, one in enumerate(requests(4))
+    )
+    bench.tell(batch(1, wanted))
+    (answer,) = await bench.answered()
+    assert isinstance(answer, Completed)
+    scores = [row[0] for row in answer.rewards]
+    folder = tmp_path / "store/pictures/0/w"
+    places = {scores.index(max(scores)), scores.index(min(scores))}
+    expected = {f"0-{place}.webp" for place in places}
+    await until(lambda: folder.is_dir() and {one.name for one in folder.iterdir()} == expected)
+
+
+async def test_a_thumbnail_that_cannot_be_made_is_no_reason_to_stop(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> bytes:
+        raise ValueError("no picture")
+
+    monkeypatch.setattr("spotlight.actors.worker.torch_engine.to_thumbnail", broken)
+    await bench.hold(0)
+    wanted = msgspec.structs.replace(
+        requests(1)[0], image_key="validation/v0/p0.png", thumbnail_key="pictures/0/0-0.webp"
+    )
+    bench.tell(batch(1, (wanted,)))
+    (answer,) = await bench.answered()
+    assert isinstance(answer, Completed)

@@ -70,6 +70,8 @@ class JobProgress:
             worth=self.saved.worth,
         )
         self.metrics = IterationMetrics(iteration=completed)
+        self.random_credit = self.saved.random_credit
+        """Denoising steps that random groups may take before others; see `Credit`."""
         self.flat_iterations = self.saved.flat_iterations
         """How many iterations in a row had nothing but equal rewards, with the latest rollout."""
 
@@ -166,6 +168,7 @@ class JobProgress:
             gain=exploration.gain,
             worth=exploration.worth_before,
             flat_iterations=self.flat_iterations,
+            random_credit=self.random_credit,
         )
         self.metrics.scoring_s = scoring_s
         write, run = self._record.write, self._record.run

@@ -30,8 +30,10 @@ from spotlight.actors.coordinator.job.job_progress import JobProgress
 from spotlight.actors.coordinator.job.job_record import JobRecord
 from spotlight.actors.coordinator.job.job_status import status_of
 from spotlight.actors.coordinator.job.mirroring import Mirroring, MirrorPlace
+from spotlight.actors.coordinator.job.random_groups import RandomGroups
 from spotlight.actors.coordinator.job.rollout_phase import RolloutPhase
 from spotlight.actors.coordinator.job.run_record import RunRecord
+from spotlight.actors.coordinator.job.sample_pictures import SamplePictures
 from spotlight.actors.coordinator.job.trainers import Trainers
 from spotlight.actors.coordinator.job.training_phase import TrainingPhase
 from spotlight.actors.coordinator.job.training_state import TrainingStates
@@ -119,7 +121,9 @@ class JobRunner(Tenant):
     def __init__(self, setup: JobSetup, around: Surroundings) -> None:
         self.spec = job = setup.job
         files, folder, identity = setup.files, setup.folder, setup.identity
-        self.callbacks = CallbackThread(named_trackers(_tracked(setup)), self._stop_for)
+        self.callbacks = CallbackThread(
+            named_trackers(_tracked(setup)), self._stop_for, troubled=self._tracker_failed
+        )
         run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
         service = setup.service()
         log = service.log()
@@ -150,7 +154,9 @@ class JobRunner(Tenant):
         prompts = TrainingPrompts(job, texts, sorts=self.journal.sorts_prompts)
         self.rollouts = RolloutPhase(self, prompts)
         self.exploration = ExplorationPhase(self, prompts)
+        self.random_groups = RandomGroups(self, prompts)
         self.validations = Validations(self, [prompt.text for prompt in files.validation.items])
+        self.pictures = SamplePictures(self)
         self.training = TrainingPhase(self)
         self.publisher = WeightsPublisher(self)
         self.states = TrainingStates(self)
@@ -245,6 +251,15 @@ class JobRunner(Tenant):
             await self.mirroring.finish()
         self.ended = msgspec.structs.replace(status, mirror=self.mirroring.status)
         self.around.coordinator.tenant_ended(self)
+
+    def _tracker_failed(self, trouble: run_events.CallbackTrouble) -> None:
+        """Whoever looks at the run is told at once; how often it failed is told at the end."""
+
+        async def tell() -> None:
+            if not self.phase.over:
+                self.event(trouble)
+
+        self.call_in_turn(tell)
 
     def _stop_for(self, callback: str, reason: str) -> None:
         async def stop() -> None:
@@ -378,10 +393,12 @@ class JobRunner(Tenant):
     async def end_requests(self, ended: Ended) -> None:
         """Requests are finished, in any order and each once, or given up."""
         if isinstance(ended, RequestsFinished):
+            self.random_groups.finished(ended.of("random"))
             self.exploration.finished(ended.of("preview"))
             self.validations.finished(ended.of("evaluation"))
             self.rollouts.finished(ended.of("rollout"), restored=ended.restored)
         else:
+            self.random_groups.given_up(ended.of("random"))
             self.exploration.given_up(ended.of("preview"), ended.reason)
             self.validations.given_up(ended.of("evaluation"), ended.reason)
             self.rollouts.given_up(ended.of("rollout"), ended.reason)
@@ -390,7 +407,7 @@ class JobRunner(Tenant):
 
     def _carry_out(self, instructions: Iterable[step.Instruction]) -> None:
         """Do them in order; what follows from one comes after all that were there before."""
-        evaluation: list[Request] = []
+        less_urgent: list[Request] = []
         busy = bool(self._to_do)
         self._to_do += instructions
         while self._to_do and not busy and not self.phase.over:
@@ -407,6 +424,7 @@ class JobRunner(Tenant):
                     self._enter("train")
                     self._bar(self.team.machine.names)
                     self.training.begin(iteration)
+                    less_urgent += self.random_groups.begin(iteration)
                 case step.SettleSamples(iteration):
                     self.rollouts.settle(iteration, changed=self.exploration.settle(iteration))
                 case step.GoOnTraining(iteration):
@@ -418,7 +436,7 @@ class JobRunner(Tenant):
                 case step.BeginValidation(version):
                     if version == self.spec.iterations:
                         self._bar()
-                    evaluation += self.validations.start(version)
+                    less_urgent += self.validations.start(version)
                 case step.RecordIteration(iteration):
                     self._record_iteration(iteration)
                 case step.SaveProgress(completed) | step.KeepState(completed):
@@ -430,7 +448,7 @@ class JobRunner(Tenant):
                 case step.Finish():
                     self.end("finished", "")
             self._to_do.popleft()
-        self.requests.submit(evaluation)  # least urgent: not to be planned for alone
+        self.requests.submit(less_urgent)  # not to be planned for, or granted, before others
 
     # --- what its parts say ---
 
@@ -478,7 +496,9 @@ class JobRunner(Tenant):
     def _record_iteration(self, iteration: int) -> None:
         counters = self.table.counters
         scoring_s, counters.scoring_s = counters.scoring_s, 0.0
+        self.random_groups.end()
         self.progress.end_iteration(iteration, scoring_s, self.profile.times)
+        self.pictures.show(iteration)
         if not self.phase.over:  # otherwise nothing is settled
             self.exploration.release()
         garbage.collect()  # the next samples wait for weights that trainers publish meanwhile

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 from spotlight.actors.protocol.users import JobStatus
 from spotlight.policies import alerts
 from spotlight.policies.fleet.fleet_rows import describe
+from spotlight.report.view_alerts import tracker_alert
 from spotlight.trackers import CallbackThread
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
-
-_LONGEST_ERROR = 300
-"""Most characters of an error."""
 
 
 def status_of(job: JobRunner) -> JobStatus:
@@ -76,8 +74,7 @@ def _of_trackers(callbacks: CallbackThread) -> Iterator[str]:
     """A line for each tracker that has failed, the same as long as its error is."""
     for trouble in callbacks.troubles():
         if trouble.failures:
-            error = " ".join(trouble.error.split())
-            yield f"tracker {trouble.callback} failed: {error[:_LONGEST_ERROR]}"
+            yield tracker_alert(trouble.callback, trouble.error)
 
 
 def _of_exploration(job: JobRunner) -> str:

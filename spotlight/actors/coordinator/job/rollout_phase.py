@@ -38,6 +38,8 @@ class RolloutPhase:
         """Requests of the iteration that is being begun."""
         self._dropped_for = ""
         """Why the latest prompt group failed."""
+        self.scale: Sequence[float] = ()
+        """What each reward of a sample is multiplied with before they are summed."""
 
     def begin(self, iteration: int) -> bool:
         """Take what previews have made of the chosen seeds; True if some are to be denoised, which
@@ -184,6 +186,8 @@ class RolloutPhase:
         metrics, exploration = self._job.progress.metrics, self._job.progress.exploration
         samples, probes = self.rollout.samples(), self.rollout.probes()
         scale = exploration.latest.scale or sample_scale(samples, self._spec.reward_weights)
+        self.scale = scale
+        self._job.pictures.choose(metrics.iteration, samples)
         measure_rollout(metrics, samples, exploration.choices, self._spec, scale)
         exploration.evaluate([*samples, *probes], metrics, scale)
         return not self._must_stop(samples)

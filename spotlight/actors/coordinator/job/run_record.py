@@ -45,10 +45,20 @@ from spotlight.record.run_metrics import (
 )
 from spotlight.store.ledger_file import read_ledger
 from spotlight.store.run_folder import Moment, RunFolder
-from spotlight.trackers import CallbackThread, IterationRecord, RunRecords
+from spotlight.store.thumbnails import FOLDER, ShownSamples
+from spotlight.trackers import (
+    CallbackThread,
+    IterationRecord,
+    ShownPicture,
+    Told,
+    ValidationPictures,
+)
 
 LONGEST_AWAY_S = 86_400.0
 """Run time goes on for so long at most while no coordinator is there."""
+
+_TOLD_PICTURES = 16
+"""Trackers are shown so many pictures of a validation."""
 
 log = structlog.get_logger(__name__)
 
@@ -142,7 +152,6 @@ class RunRecord:
         """Append a validation to metrics.jsonl and put its pictures in place, which workers have
         left under these keys, by file."""
         written = self._append_metrics(metrics)
-        self._tell(metrics)
         self.validations.append(msgspec.convert(written, ValidationMetrics))
         listing = msgspec.to_builtins(pictures)
         self._folder.show_thumbnails(
@@ -151,6 +160,13 @@ class RunRecord:
             {file: thumbnail_key_of(key) for file, key in left.items()},
         )
         self._folder.show_pictures(metrics.weights_version, listing, left)
+        self._tell(metrics)
+        if listing:
+            self._tell(_as_told(metrics, self._folder.path, listing))
+
+    def show_samples(self, shown: ShownSamples, left: Mapping[str, str]) -> None:
+        """Put the thumbnails of an iteration's best and worst samples in place."""
+        self._folder.show_samples(shown, left)
 
     def _append_metrics(self, metrics: RunMetrics, others: Mapping[str, float] = {}) -> Any:
         """Returns the line, which is what a coordinator that comes back reads."""
@@ -233,7 +249,21 @@ def _away_s(last: Moment, now: float) -> float:
     return min(max(0.0, now - last.at), LONGEST_AWAY_S)
 
 
-def _to_nobody(record: RunRecords) -> None:
+def _as_told(
+    metrics: ValidationMetrics, run: Path, listing: Sequence[Mapping[str, Any]]
+) -> ValidationPictures:
+    """Its pictures, of which thumbnails do."""
+    place = f"v{metrics.weights_version:06d}"
+    shown = []
+    for each in listing[:_TOLD_PICTURES]:
+        whole = run / "validation" / place / each["file"]
+        small = run / FOLDER / place / f"{whole.stem}.webp"
+        file = small if small.exists() else whole
+        shown.append(ShownPicture(whole.stem, each["prompt"], each["reward"], file))
+    return ValidationPictures(metrics.weights_version, metrics.iteration, tuple(shown))
+
+
+def _to_nobody(record: Told) -> None:
     """There are no callbacks."""
 
 

@@ -73,6 +73,8 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The worth of a choice among previews, as far as was told before `explored`."""
     flat_iterations: int = 0
     """How many iterations in a row, up to this one, had nothing but equal rewards."""
+    random_credit: float | None = None
+    """Denoising steps that random groups may take before others; None before the first group."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -21,6 +21,7 @@ from spotlight.policies.exploration.planners import (
     first_seeds,
     widest,
 )
+from spotlight.policies.exploration.random_groups import random_seeds
 from spotlight.policies.exploration.settings import ExplorationSettings
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
@@ -138,13 +139,19 @@ def request_of(
     )
 
 
+def _shown(request: Request) -> Request:
+    """The same for a sample that is trained on, of which people may want to see a picture."""
+    key = f"pictures/{request.iteration}/{request.group}-{request.seed}.webp"
+    return msgspec.structs.replace(request, thumbnail_key=key)
+
+
 def rollout_requests(
     job: JobSpec, iteration: int, prompts: Sequence[str], choices: Sequence[SeedChoice]
 ) -> tuple[Request, ...]:
     """The samples of an iteration in canonical order: by prompt group, then as chosen."""
     settings = rollout_settings(job, iteration)
     return tuple(
-        request_of("rollout", iteration, iteration, group, prompt, seed, settings)
+        _shown(request_of("rollout", iteration, iteration, group, prompt, seed, settings))
         for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
         for seed in choice.seeds
     )
@@ -157,7 +164,7 @@ def explored_version(job: JobSpec, iteration: int) -> int:
 
 def preview_request(job: JobSpec, preview: Preview) -> Request:
     """The request of a preview that the explorer asks for."""
-    return request_of(
+    request = request_of(
         "preview",
         preview.iteration,
         explored_version(job, preview.iteration),
@@ -166,6 +173,7 @@ def preview_request(job: JobSpec, preview: Preview) -> Request:
         preview.seed,
         preview_settings(job, preview.iteration),
     )
+    return _shown(request) if job.exploration.reuse else request
 
 
 def preview_id(job: JobSpec, preview: Preview) -> str:
@@ -181,7 +189,7 @@ def previewed(request: Request) -> Preview:
 
 def preview_of(job: JobSpec, rollout: Request) -> Request:
     """The preview that may take a rollout's place: the same, perhaps with the weights before."""
-    return request_of(
+    request = request_of(
         "preview",
         rollout.iteration,
         explored_version(job, rollout.iteration),
@@ -190,6 +198,7 @@ def preview_of(job: JobSpec, rollout: Request) -> Request:
         rollout.seed,
         rollout.settings,
     )
+    return _shown(request)
 
 
 def probe_requests(
@@ -208,6 +217,23 @@ def probe_requests(
     ]
     requests = rollout_requests(job, iteration, prompts, others)
     return tuple(msgspec.structs.replace(request, is_probe=True) for request in requests)
+
+
+def random_requests(
+    job: JobSpec, iteration: int, prompts: Sequence[str], groups: Sequence[int], *, is_due: bool
+) -> tuple[Request, ...]:
+    """Random seeds of these prompt groups, denoised as the samples of the iteration are. If one of
+    the groups is due, it does not wait for idle time."""
+    settings = rollout_settings(job, iteration)
+    seeds = random_seeds(job.seed, iteration, len(prompts), job.group_size)
+    return tuple(
+        msgspec.structs.replace(
+            request_of("random", iteration, iteration, group, prompts[group], seed, settings),
+            in_idle_time=place > 0 or not is_due,
+        )
+        for place, group in enumerate(groups)
+        for seed in seeds[group].seeds
+    )
 
 
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, Price, RollupLine
-from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
-from spotlight.report.money_part import RunMoney, latest_bills, money_of, sources_of
+from spotlight.record.run_metrics import IterationMetrics
+from spotlight.report.run_view import MoneyPart
+from spotlight.report.view_money import ViewMoney
 
 HOUR_MS = 3_600_000
 T0 = 1_764_158_400.0
@@ -69,12 +72,24 @@ def iteration(number: int, time_s: float = 0.0, **fields: Any) -> IterationMetri
 ITERATIONS = [iteration(number, 900.0 * number) for number in range(4)]
 
 
-def validation(score: float, time_s: float) -> ValidationMetrics:
-    return ValidationMetrics(weights_version=0, score=score, time_s=time_s)
+def money(
+    ledger: Ledger = LEDGER,
+    lines: Sequence[RollupLine] = LINES,
+    iterations: Sequence[IterationMetrics] = ITERATIONS,
+    spec: JobSpec | None = None,
+    reached_s: float | None = None,
+) -> MoneyPart:
+    shown = ViewMoney(spec or job())
+    shown.ledger(ledger)
+    for line in lines:
+        shown.rollup(line)
+    for metrics in iterations:
+        shown.iteration(metrics)
+    return shown.part(ledger.time_s, reached_s)
 
 
 def test_the_parts_of_what_was_spent_add_up() -> None:
-    part = money_of(LEDGER, LINES, ITERATIONS, [], job())
+    part = money()
     assert part.spent == 8.0
     assert part.by_pool == {"reserved": 6.0, "spot": 2.0}
     assert part.by_node == {"reserved-0": 6.0, "spot-0": 2.0}
@@ -83,16 +98,13 @@ def test_the_parts_of_what_was_spent_add_up() -> None:
     assert part.per_iteration == 2.0
 
 
-def test_money_to_the_target_is_what_had_been_spent_when_it_was_reached_first() -> None:
-    reached = [validation(0.2, 0.0), validation(0.7, 2700.0), validation(0.9, 3600.0)]
-    part = money_of(LEDGER, LINES, [], reached, job(validation={"target": 0.6}))
-    assert part.to_target == pytest.approx(4.5)
-    assert money_of(LEDGER, LINES, [], reached, job()).to_target is None
-    assert money_of(LEDGER, [], [], reached[:1], job(validation={"target": 0.6})).to_target is None
+def test_money_to_the_target_is_what_had_been_spent_when_it_was_reached() -> None:
+    assert money(reached_s=2700.0).to_target == pytest.approx(4.5)
+    assert money().to_target is None
 
 
 def test_what_a_run_would_have_cost_otherwise_is_shown_with_its_assumption() -> None:
-    part = money_of(LEDGER, LINES, ITERATIONS, [], job())
+    part = money()
     costs = {each.name: each.usd for each in part.otherwise}
     assert costs["on demand"] == 16.0
     assert costs["reserved nodes only"] == pytest.approx(6.0 * (0.5 + 1.0))
@@ -102,58 +114,32 @@ def test_what_a_run_would_have_cost_otherwise_is_shown_with_its_assumption() -> 
 
 def test_a_run_without_prices_says_how_much_time_has_none() -> None:
     ledger = Ledger(number=1, at=T0, time_s=1.0, bills=(bill("spot-0", None, explore=1500),))
-    part = money_of(ledger, [], ITERATIONS, [], job())
+    part = money(ledger, lines=())
     assert (part.spent, part.unpriced_s, part.by_hour) == (None, 1.5, ())
     assert (part.per_iteration, part.otherwise, part.advice) == (None, (), "")
     assert part.sources == ("spot: unpriced",)
 
 
-def test_lines_that_the_ledger_does_not_account_for_do_not_count() -> None:
-    later = RollupLine(
-        number=3, start_s=3600.0, end_s=5400.0, at=T0 + 5400, times={}, spent={"spot": 99.0}
-    )
-    part = money_of(LEDGER, [*LINES, later], [], [], job())
-    assert sum(money for _, money in part.by_hour) == pytest.approx(8.0)
-
-
 def test_advice_is_given_by_the_runs_own_figures() -> None:
-    part = money_of(LEDGER, LINES, ITERATIONS, [], job(exploration={"candidates": 8}))
+    part = money(spec=job(exploration={"candidates": 8}))
     assert part.advice.startswith("One more spot node (2 GPUs) costs $4.00 an hour, 25.0% more")
     assert part.advice.endswith("worth it.")
 
 
 def test_no_advice_is_given_while_exploration_is_reduced() -> None:
     reduced = [*ITERATIONS, iteration(4, 3600.0, exploration_share=0.5)]
-    assert "cannot be said" in money_of(LEDGER, LINES, reduced, [], job()).advice
+    assert "cannot be said" in money(iterations=reduced).advice
 
 
-def test_the_rate_is_that_of_the_nodes_that_are_there() -> None:
-    money = RunMoney(job())
-    money.ledger(LEDGER)
-    assert money.per_hour() == 2 * 6.0 + 2 * 2.0
-    assert money.usd_left(1800.0) == 8.0
-    assert money.usd_left(None) is None
-
-
-def test_the_rate_is_not_known_if_one_node_has_no_price() -> None:
-    money = RunMoney(job())
-    money.ledger(Ledger(number=1, bills=(SPOT, bill("spot-1", None, idle=1))))
-    assert money.per_hour() is None
-
-
-def test_the_latest_bill_of_a_node_has_its_price_now() -> None:
-    before = bill("spot-0", Price(9.0), to_at=T0, explore=1)
-    assert latest_bills(Ledger(bills=(SPOT, before))) == [SPOT]
-
-
-def test_the_time_without_a_job_is_told_beside_what_was_spent() -> None:
-    none = Ledger(number=1, bills=(bill("spot-0", Price(2.0), idle=HOUR_MS),))
-    assert money_of(LEDGER, LINES, [], [], job(), none).without_job == 2.0
-    assert money_of(LEDGER, LINES, [], [], job()).without_job is None
+def test_a_node_whose_price_changed_is_one_node() -> None:
+    before = bill("spot-0", Price(9.0, source="a test"), to_at=T0, explore=1)
+    ledger = msgspec.structs.replace(LEDGER, bills=(before, RESERVED, SPOT))
+    advice = money(ledger, spec=job(exploration={"candidates": 8})).advice
+    assert advice.startswith("One more spot node (2 GPUs) costs $4.00 an hour, 25.0% more")
 
 
 def test_sources_are_said_with_pool_and_price() -> None:
-    assert sources_of(LEDGER) == (
+    assert money().sources == (
         "reserved: 6 USD per GPU and hour (a test)",
         "spot: 2 USD per GPU and hour (a test)",
     )
@@ -161,10 +147,10 @@ def test_sources_are_said_with_pool_and_price() -> None:
 
 def test_a_price_above_on_demand_is_said_among_the_sources() -> None:
     ledger = Ledger(bills=(bill("spot-0", Price(9.0, 8.0, "a test"), idle=1),))
-    (source,) = sources_of(ledger)
+    (source,) = money(ledger).sources
     assert source.endswith("(a test; above on demand, 8)")
 
 
 def test_budgets_are_shown() -> None:
-    part = money_of(LEDGER, [], [], [], job(budget={"usd": 10, "hours": 3}))
+    part = money(spec=job(budget={"usd": 10, "hours": 3}))
     assert (part.budget_usd, part.budget_hours) == (10.0, 3.0)
