@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -53,16 +54,15 @@ class SessionFolder:
             if leftover not in live and not is_run(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
         path = runs / f"{_PREFIX}{saved.session}"
-        try:
+        with _explaining(path):
             path.mkdir(parents=True)
-            Journal.open(path / NAME, owner=saved.session).close()
-            replace_file(path / _FILE, msgspec.json.encode(saved))
-        except OSError as error:
-            raise RunFolderError(
-                f"{path}: {error.strerror}; give the coordinator a --runs folder that can be"
-                " written"
-            ) from error
-        return cls(path, saved)
+            try:
+                Journal.open(path / NAME, owner=saved.session).close()
+                replace_file(path / _FILE, msgspec.json.encode(saved))
+                return cls(path, saved)
+            except Exception:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
 
     @classmethod
     def reopen(cls, path: Path) -> SessionFolder:
@@ -89,3 +89,13 @@ class SessionFolder:
         """Delete it."""
         self.close()
         await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: {error.strerror}; give the coordinator a --runs folder that can be written"
+        ) from error
