@@ -91,9 +91,7 @@ async def test_more_connections_than_there_may_be_are_told_so(
             status, said = await page.get("healthz")
             assert status == 503
             assert "too many connections" in said["error"]
-        async with asyncio.timeout(10):
-            while (await page.get("healthz"))[0] != 200:
-                await asyncio.sleep(0.02)
+        await page.until("healthz", lambda status, _: status == 200)
 
 
 async def test_a_thousand_pages_at_once_are_served_or_refused_with_a_reason(
@@ -121,9 +119,7 @@ async def test_a_thousand_pages_at_once_are_served_or_refused_with_a_reason(
         assert found.count(200) > 10
         assert found.count(200) + found.count(503) + found.count(0) == 1000
         assert found.count(0) == 0
-        async with asyncio.timeout(20):
-            while (await page.get("healthz"))[0] != 200:
-                await asyncio.sleep(0.05)
+        await page.until("healthz", lambda status, _: status == 200)
 
 
 async def test_who_says_nothing_is_disconnected(

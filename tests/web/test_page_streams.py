@@ -64,7 +64,9 @@ async def test_a_viewer_who_takes_nothing_gets_the_view_anew(tmp_path: Path) -> 
         told = [await viewing.next(10)]
         for count in range(1, broadcasting.MOST_WAITING + 3):
             run.iterate()
-            while broadcasts.told_anew == 0 and (await page_of(broadcasts, run)) < count:
+            while (  # noqa: ASYNC110 - a file that is read by and by
+                broadcasts.told_anew == 0 and await page_of(broadcasts, run) < count
+            ):
                 await asyncio.sleep(0.01)
         told.append(await viewing.next(10))
         assert [b"event: view" in each for each in told] == [True, True]
@@ -139,9 +141,7 @@ async def test_a_place_is_free_again_when_a_viewer_leaves(
     async with serving(run.folder.parent) as (_, page):
         async with page.stream("a") as stream:
             await stream.next()
-        async with asyncio.timeout(10):
-            while (await page.get("api/runs/a/view"))[0] != 200:
-                await asyncio.sleep(0.02)
+        await page.until("api/runs/a/view", lambda status, _: status == 200)
 
 
 async def test_more_runs_than_are_followed_at_once_make_room_or_are_refused(
@@ -165,9 +165,7 @@ async def test_nobody_reads_a_run_that_nobody_looks_at(
     run = WrittenRun(tmp_path / "runs" / "a")
     async with serving(run.folder.parent) as (_, page):
         await page.view("a")
-        async with asyncio.timeout(10):
-            while b"page_runs_followed 0.0" not in (await page.get("metrics"))[1]:
-                await asyncio.sleep(0.02)
+        await page.until("metrics", lambda _, text: b"page_runs_followed 0.0" in text)
 
 
 async def test_a_fault_of_the_view_is_told_and_harms_nobody_else(
