@@ -56,7 +56,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""On every answer."""
+"""Every answer has these headers."""
 _LARGEST_FORM = 4096
 _FORM_LIMIT_S = 10.0
 _CHECK_S = 1.0

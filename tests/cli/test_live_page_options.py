@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -52,7 +53,7 @@ def test_without_the_option_there_is_no_page() -> None:
     ],
 )
 def test_options_that_contradict_each_other_are_refused(
-    address: str, options: dict[str, object], problem: str
+    address: str, options: dict[str, Any], problem: str
 ) -> None:
     given = {"certificate": None, "key": None, "plain": False, **options}
     with pytest.raises(UserError, match=problem.replace(".", r"\.")):

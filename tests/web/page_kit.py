@@ -87,6 +87,7 @@ class Page:
         """That of a run."""
         status, said = await self.get(f"api/runs/{run}/view")
         assert status == 200, said
+        assert isinstance(said, dict)
         return said
 
     @asynccontextmanager

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
-from spotlight.record.ledger import Ledger, NodeBill, Price, RollupLine
+from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, Price, RollupLine, TimeState
 from spotlight.store.ledger_file import write_ledger
 from spotlight.store.rollups import FOLDER, Rollups
 from spotlight.web import run_pictures
@@ -269,9 +269,10 @@ def write_rollups(run: WrittenRun) -> None:
     """Of a worker that rolls out for 10 s, and is idle then."""
     (run.folder / FOLDER).mkdir()
     rollups = Rollups(run.folder / FOLDER)
-    for number, state in enumerate(("rollout", "idle", "idle"), start=1):
+    states: tuple[TimeState, ...] = "rollout", "idle", "idle"
+    for number, state in enumerate(states, start=1):
         end_s = 10.0 * number
-        times = {"spot-0/0": {state: 10_000}}
+        times: dict[str, Milliseconds] = {"spot-0/0": {state: 10_000}}
         line = RollupLine(number=number, start_s=end_s - 10, end_s=end_s, at=end_s, times=times)
         rollups.append(line)
     rollups.close()

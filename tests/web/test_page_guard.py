@@ -133,8 +133,8 @@ async def test_who_signs_in_gets_a_cookie_that_no_script_reads_and_no_other_site
 
 
 async def test_an_encrypted_page_has_a_cookie_that_is_sent_encrypted_alone(runs: Path) -> None:
-    encrypted = {"admission": LinkAdmission(TOKEN), "certificate": new_certificate()}
-    async with serving(runs, **encrypted) as (server, page):
+    admission, certificate = LinkAdmission(TOKEN), new_certificate()
+    async with serving(runs, admission=admission, certificate=certificate) as (server, page):
         assert server.url.startswith("https://")
         form = {"token": TOKEN}
         async with page.client.post(

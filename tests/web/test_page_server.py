@@ -14,6 +14,7 @@ import structlog
 
 from spotlight.errors import AddressInUse, UserError
 from spotlight.transport.tensors.certificates import new_certificate
+from spotlight.transport.wary_server import WaryServer
 from spotlight.web import page_server
 from spotlight.web.page_server import PageServer, PageSettings
 from spotlight.web.shown_runs import ShownRuns
@@ -65,11 +66,11 @@ def test_a_server_that_breaks_down_says_so_in_the_log_and_ends_alone(
 ) -> None:
     broken = threading.Event()
 
-    async def break_down(self, listener, answering):
+    async def break_down(*_: object) -> None:
         broken.set()
         raise MemoryError("no more")
 
-    monkeypatch.setattr(page_server.WaryServer, "until_closed", break_down)
+    monkeypatch.setattr(WaryServer, "until_closed", break_down)
     with structlog.testing.capture_logs() as logs:
         server = PageServer(PageSettings(ShownRuns(run.folder.parent)))
         server.start()

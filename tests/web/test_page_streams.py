@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.report.run_view import RunView
 from spotlight.web import broadcasting
 from spotlight.web.watched_run import WatchedRun
 from tests.web.page_kit import WrittenRun, serving
@@ -22,6 +23,7 @@ async def test_a_page_gets_the_whole_view_and_then_what_changes(tmp_path: Path) 
         assert view["job"]["iteration"] == 2
         run.iterate()
         name, second, change = await stream.next()
+        assert first is not None
         assert (name, second) == ("change", first + 1)
         assert change["rows_from"] == 2
         assert len(change["rows"]) == 1
@@ -172,7 +174,7 @@ async def test_a_fault_of_the_view_is_told_and_harms_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Faulty(WatchedRun):
-        def view(self):
+        def view(self) -> RunView:
             if self.folder.name == "a":
                 raise ZeroDivisionError
             return super().view()
