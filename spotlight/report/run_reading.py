@@ -119,8 +119,9 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
                 value = _json_object(line)
                 if value.get("event") == "worker_state":
                     yield _convert(value, WorkerStateBegan, line.where)
+        until_s = self.run_seconds
         for state in _states(self.folder, []):
-            if state.time_s <= self.run_seconds:  # else it came after the rest was read
+            if state.time_s <= until_s:  # else it came after the rest was read
                 yield state
 
     def events_of(self, kind: type[EventT]) -> tuple[EventT, ...]:
