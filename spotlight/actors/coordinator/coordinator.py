@@ -351,12 +351,12 @@ class Coordinator(Actor):
         if not message.run_folder:  # another may have come to lie there meanwhile
             path = self._runs.place(job.name, "")
         self._refuse_live(path)
-        with ExitStack() as undo:
+        with ExitStack() as new, ExitStack() as undo:
             if message.resume:
                 folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
-                undo.enter_context(_kept_unless_refused(path))
+                new.enter_context(_kept_unless_refused(path))
             undo.callback(folder.close)
             identity = identify(folder.journal, job.name, self._rng, user)
             if user not in (OPERATOR, identity.owner):
@@ -380,14 +380,12 @@ class Coordinator(Actor):
             )
             former = self._queue.known(queued.id)
             self._queue.add(queued)
-            undo.pop_all()
-        self._last.pop(queued.id, None)
-        _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
-        if queued.id in self._admitted():
-            begin = self._begin_job(queued, folder, submission, came_back=False)
-            await self._begin_or_refuse(queued, begin, former)
-        else:
-            folder.close()
+            self._last.pop(queued.id, None)
+            _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
+            if queued.id in self._admitted():
+                undo.pop_all()  # `_begin_job` closes it
+                begin = self._begin_job(queued, folder, submission, came_back=False)
+                await self._begin_or_refuse(queued, begin, former)
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
@@ -450,7 +448,7 @@ class Coordinator(Actor):
         saved = SavedSession(message.session, message.user, message.work, token, user)
         live = {Path(job.run_folder) for job in self._queue.live()}
         folder = SessionFolder.create(self._runs.path, saved, live)
-        with ExitStack() as undo:
+        with _kept_unless_refused(folder.path), ExitStack() as undo:
             undo.callback(folder.close)
             queued = QueuedJob(
                 id=message.session,
@@ -465,9 +463,8 @@ class Coordinator(Actor):
             )
             self._queue.add(queued)
             undo.pop_all()  # `_begin_session` closes it
-        return await self._begin_or_refuse(
-            queued, self._begin_session(queued, folder, files, came_back=False)
-        )
+            begin = self._begin_session(queued, folder, files, came_back=False)
+            return await self._begin_or_refuse(queued, begin)
 
     # --- questions of users ---
 
@@ -603,7 +600,10 @@ class Coordinator(Actor):
             ended = status
         self._last[tenant.service.id] = ended
         tenant.nodes.forget()
-        self.run_task(self._settle(tenant, status))
+        if isinstance(tenant, JobRunner):
+            self.run_task(self._settle(tenant, status))
+        else:  # its folder is gone, so that nobody may go on with it
+            await self._close(tenant, status)
 
     async def _settle(self, tenant: Tenant, status: JobStatus) -> None:
         await self._accounts.settle(tenant.service.id)
@@ -910,7 +910,7 @@ def _log_of(job: QueuedJob) -> Any:
 
 @contextmanager
 def _kept_unless_refused(folder: Path) -> Iterator[None]:
-    """Nothing is left of a run whose job was not taken."""
+    """Nothing is left of a new run, or a session, that was not taken."""
     try:
         yield
     except Exception:

@@ -565,6 +565,7 @@ async def test_a_disk_that_is_full_in_a_write_of_the_queue_refuses_that_job_alon
     assert listed == [name for name in answers if name not in bad]
     assert isinstance(await office.submit(job(name=which[0])), JobAccepted)
     assert sorted(each.name for each in (await office.ask(ListJobs())).jobs) == ["first", "second"]
+    assert len(list(office.runs.glob("*-*"))) == 2, "a refused job leaves no folder"
 
 
 class _FullAt:

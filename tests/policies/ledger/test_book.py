@@ -168,8 +168,8 @@ def test_lines_add_up_to_the_ledger_and_bills_never_shrink() -> None:
         for step in range(80):
             key = rng.choice(["p1", "p2"]), rng.randrange(3)
             its = said.setdefault(key, {})
-            states: list[TimeState] = ["rollout", "idle"]
-            state = rng.choice(states)
+            either: list[TimeState] = ["rollout", "idle"]
+            state = rng.choice(either)
             its[state] = its.get(state, 0) + rng.randrange(5000)
             if rng.random() < 0.6:
                 price = rng.choice([SPOT, DEARER])
