@@ -77,7 +77,8 @@ def _table(record: type[msgspec.Struct], docs: dict[str, str]) -> Iterator[str]:
 
 
 def _fields(record: type[msgspec.Struct]) -> list[str]:
-    return [field.name for field in msgspec.structs.fields(record) if field.name not in ("time_s", "at")]
+    fields = (field.name for field in msgspec.structs.fields(record))
+    return [name for name in fields if name not in ("time_s", "at")]
 
 
 def main() -> int:
