@@ -94,7 +94,7 @@ class ViewMoney:
 
     def of_exploration(self) -> float | None:
         """What exploration on spot nodes has cost; None if that is not known."""
-        spent = self._account.by_state().get("spot", {}).get("explore")
+        spent = self._account.paid_for("spot", "explore")
         return None if spent is None else float(spent)
 
     def part(
