@@ -149,6 +149,12 @@ async def test_probes_tell_as_well(town: Town) -> None:
     assert all(one["contrast_at_random"] > 0 for one in others)
 
 
+async def test_probes_of_the_bandit_do_not_tell_as_their_prompts_were_unlucky(town: Town) -> None:
+    end = await town.run(spec(probes=4, random_groups=0, mode="bandit"))
+    assert {one["probes"] for one in iterations(end.run_folder)[1:]} == {4}
+    assert {one["random_groups"] for one in iterations(end.run_folder)} == {0}
+
+
 async def test_where_previews_are_trained_on_the_first_ones_tell_and_none_is_made_for_it(
     town: Town,
 ) -> None:
