@@ -24,7 +24,7 @@ from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report.run_view import ExplorationPart, MoneyPart, WhatIf
 
 _LATEST = 32
-"""So many iterations say how it goes lately."""
+"""The latest iterations, so many, say how it goes now."""
 _USEFUL: tuple[TimeState, ...] = ("rollout", "explore", "train", "score", "evaluate", "idle")
 _DIGITS = 6
 
