@@ -98,6 +98,17 @@ async def test_only_the_first_group_goes_before_previews_while_there_is_idle_tim
         assert order.index(("random", iteration)) >= last
 
 
+async def test_exploration_that_takes_all_the_time_there_is_does_not_keep_it_from_being_measured(
+    town: Town,
+) -> None:
+    town.world.denoise_s = 4.0
+    end = await town.run(spec(budget="window", candidates=100))
+    _, first, *others = iterations(end.run_folder)
+    assert (first["random_groups"], first["random_late"]) == (1, 0)
+    assert all(one["random_groups"] + one["random_late"] / KEPT == 1 for one in others)
+    assert [one["previews"] for one in others[1:]] == [4 * KEPT] * 3, "as many as without it"
+
+
 async def test_what_comes_too_late_is_dropped_and_counted(town: Town) -> None:
     town.world.train_s = 3.0
     end = await town.run(spec())
