@@ -316,7 +316,7 @@ class FaultInjector:
                     raise Killed
 
     def _write(self) -> None:
-        """The disk is full from the first write on that meets the fault, for as long as it lasts."""
+        """The disk is full from the first write on that meets the fault, while that lasts."""
         for fault in self._armed:
             if fault.kind == "disk_error":
                 self._armed.remove(fault)

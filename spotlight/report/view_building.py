@@ -58,7 +58,7 @@ from spotlight.report.view_money import ViewMoney
 from spotlight.report.view_pictures import ViewPictures
 from spotlight.report.view_times import TimeShares
 from spotlight.store.record_files import metrics_lines
-from spotlight.store.rollups import FOLDER, read_rollups
+from spotlight.store.rollups import FOLDER, each_rollup
 
 MOST_HAPPENED = 200
 SILENT_S = 60.0
@@ -204,9 +204,13 @@ class ViewBuilder:
                 self._doing[worker] = msgspec.structs.replace(event, time_s=self._time_s)
         rows = self._curves.rows(self._money.usd_at)
         workers = self._fleet.workers(has_ended=has_ended)
-        money = self._money.part(self._time_s, self._reached_s)
         shares = self._rolled if self._rolled.first_s is not None else self._seen
         seconds = self._money.seconds() if self._money.is_known else shares.seconds()
+        exploration = self._exploration.part(
+            {str(state): each for state, each in seconds.get("spot", {}).items()},
+            self._money.of_exploration(),
+        )
+        money = self._money.part(self._time_s, self._reached_s, exploration)
         return RunView(
             job=self._job_part(outcome, workers),
             validation=self._validation(money),
@@ -215,10 +219,7 @@ class ViewBuilder:
                 pool: PoolPart(workers=workers.get(pool, 0), seconds=each)
                 for pool, each in seconds.items()
             },
-            exploration=self._exploration.part(
-                {str(state): each for state, each in seconds.get("spot", {}).items()},
-                self._money.of_exploration(),
-            ),
+            exploration=exploration,
             rows=rows,
             marks=self._placed_marks(rows),
             areas=shares.areas(),
@@ -375,14 +376,13 @@ def built_from(run: RunHistory) -> ViewBuilder:
     return builder
 
 
-def _rollups(run: RunHistory, builder: ViewBuilder) -> list[RollupLine]:
+def _rollups(run: RunHistory, builder: ViewBuilder) -> Iterator[RollupLine]:
     """As finely as a view shows them."""
     folder, until = run.folder / FOLDER, run.ledger.number
     try:
-        return read_rollups(folder, 0.0, math.inf, 2 * MOST_BUCKETS, until=until)
+        yield from each_rollup(folder, 0.0, math.inf, 2 * MOST_BUCKETS, until=until)
     except RunFolderError as error:
         builder.note(str(error))
-        return []
 
 
 def _in_order(*sources: Iterable[_Record]) -> Iterator[_Record]:

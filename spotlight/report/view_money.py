@@ -21,10 +21,10 @@ from spotlight.policies.money.otherwise import Work, otherwise
 from spotlight.policies.money.spending import Spending
 from spotlight.record.ledger import Ledger, NodeBill, RollupLine, TimeState
 from spotlight.record.run_metrics import IterationMetrics
-from spotlight.report.run_view import MoneyPart, WhatIf
+from spotlight.report.run_view import ExplorationPart, MoneyPart, WhatIf
 
 _LATEST = 32
-"""So many iterations say how it goes lately."""
+"""The latest iterations, so many, say how it goes now."""
 _USEFUL: tuple[TimeState, ...] = ("rollout", "explore", "train", "score", "evaluate", "idle")
 _DIGITS = 6
 
@@ -94,15 +94,18 @@ class ViewMoney:
 
     def of_exploration(self) -> float | None:
         """What exploration on spot nodes has cost; None if that is not known."""
-        spent = self._account.by_state().get("spot", {}).get("explore")
+        spent = self._account.paid_for("spot", "explore")
         return None if spent is None else float(spent)
 
-    def part(self, time_s: float, reached_s: float | None) -> MoneyPart:
+    def part(
+        self, time_s: float, reached_s: float | None, exploration: ExplorationPart
+    ) -> MoneyPart:
         """All of it.
 
         Args:
             time_s: run time.
             reached_s: the run time at which the target was reached, if it was.
+            exploration: what it gains, by which advice is given.
         """
         budget = self._job.budget
         paid, ledger = self._account, self._ledger
@@ -124,7 +127,9 @@ class ViewMoney:
             by_node=_largest(paid.by_node()),
             by_hour=self._by_hour(),
             otherwise=self._otherwise(time_s),
-            advice=advise(self._measured(ledger)).sentence if spent is not None else "",
+            advice=advise(self._measured(ledger, exploration)).sentence
+            if spent is not None
+            else "",
             sources=sources_of(self.bills, ledger.currency),
             budget_usd=budget.usd,
             budget_hours=budget.hours,
@@ -145,12 +150,14 @@ class ViewMoney:
             for one in otherwise(self.bills, self._work, time_s)
         )
 
-    def _measured(self, ledger: Ledger) -> Measured:
+    def _advice(self, ledger: Ledger, exploration: ExplorationPart) -> str:
+        return advise(self._measured(ledger, exploration)).sentence
+
+    def _measured(self, ledger: Ledger, exploration: ExplorationPart) -> Measured:
         """What advice is based on."""
         there = [bill for bill in latest_bills(self.bills) if bill.is_there]
         spot = [bill for bill in there if bill.pool == "spot"]
-        latest = list(self._latest)
-        samples = sum(one.samples for one in latest)
+        latest, work = list(self._latest), self._work
         spot_ms = self._account.total_ms("spot")
         useful_ms = self._account.worked_ms(_USEFUL, "spot")
         return Measured(
@@ -162,9 +169,9 @@ class ViewMoney:
             iteration_s=_iteration_s(latest),
             rollout_s=_mean(one.rollout_s for one in latest),
             train_s=_mean(one.train_s for one in latest),
-            previews_per_sample=sum(one.previews for one in latest) / samples if samples else 0.0,
+            previews_per_sample=work.previews / work.samples if work.samples else 0.0,
             most_previews=self._job.exploration.candidates,
-            contrasts=_contrasts(latest),
+            contrast=_interval(exploration),
             useful_share=useful_ms / spot_ms if spot_ms else 1.0,
             explores=_explores(self._job, latest),
             spot_share_of_previews=self._spot_share_of_previews(),
@@ -192,12 +199,11 @@ def _mean(values: Iterable[float | None]) -> float:
     return fmean(known) if known else 0.0
 
 
-def _contrasts(latest: Sequence[IterationMetrics]) -> list[float]:
-    return [
-        one.contrast / one.contrast_at_random
-        for one in latest
-        if one.contrast and one.contrast_at_random
-    ]
+def _interval(exploration: ExplorationPart) -> tuple[float, float] | None:
+    """That of the contrast of the kept seeds over random ones; None if it is not known yet."""
+    if exploration.low is None or exploration.high is None:
+        return None
+    return exploration.low, exploration.high
 
 
 def _explores(

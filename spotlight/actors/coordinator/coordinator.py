@@ -351,12 +351,12 @@ class Coordinator(Actor):
         if not message.run_folder:  # another may have come to lie there meanwhile
             path = self._runs.place(job.name, "")
         self._refuse_live(path)
-        with ExitStack() as undo:
+        with ExitStack() as new, ExitStack() as undo:
             if message.resume:
                 folder, _ = RunFolder.reopen(path, message.job, message.changes)
             else:
                 folder = RunFolder.create(path, job)
-                undo.enter_context(_kept_unless_refused(path))
+                new.enter_context(_kept_unless_refused(path))
             undo.callback(folder.close)
             identity = identify(folder.journal, job.name, self._rng, user)
             if user not in (OPERATOR, identity.owner):
@@ -380,14 +380,12 @@ class Coordinator(Actor):
             )
             former = self._queue.known(queued.id)
             self._queue.add(queued)
-            undo.pop_all()
-        self._last.pop(queued.id, None)
-        _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
-        if queued.id in self._admitted():
-            begin = self._begin_job(queued, folder, submission, came_back=False)
-            await self._begin_or_refuse(queued, begin, former)
-        else:
-            folder.close()
+            self._last.pop(queued.id, None)
+            _log_of(queued).info("job_submitted", run_folder=queued.run_folder)
+            if queued.id in self._admitted():
+                undo.pop_all()  # `_begin_job` closes it
+                begin = self._begin_job(queued, folder, submission, came_back=False)
+                await self._begin_or_refuse(queued, begin, former)
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
@@ -450,7 +448,7 @@ class Coordinator(Actor):
         saved = SavedSession(message.session, message.user, message.work, token, user)
         live = {Path(job.run_folder) for job in self._queue.live()}
         folder = SessionFolder.create(self._runs.path, saved, live)
-        with ExitStack() as undo:
+        with _kept_unless_refused(folder.path), ExitStack() as undo:
             undo.callback(folder.close)
             queued = QueuedJob(
                 id=message.session,
@@ -465,9 +463,8 @@ class Coordinator(Actor):
             )
             self._queue.add(queued)
             undo.pop_all()  # `_begin_session` closes it
-        return await self._begin_or_refuse(
-            queued, self._begin_session(queued, folder, files, came_back=False)
-        )
+            begin = self._begin_session(queued, folder, files, came_back=False)
+            return await self._begin_or_refuse(queued, begin)
 
     # --- questions of users ---
 
@@ -603,7 +600,10 @@ class Coordinator(Actor):
             ended = status
         self._last[tenant.service.id] = ended
         tenant.nodes.forget()
-        self.run_task(self._settle(tenant, status))
+        if isinstance(tenant, JobRunner):
+            self.run_task(self._settle(tenant, status))
+        else:  # its folder is gone, so that nobody may go on with it
+            await self._close(tenant, status)
 
     async def _settle(self, tenant: Tenant, status: JobStatus) -> None:
         await self._accounts.settle(tenant.service.id)
@@ -715,8 +715,8 @@ class Coordinator(Actor):
             self.run_task(self._begin_from_disk(job, came_back=False))
 
     async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool, full: str = "") -> None:
-        """Begin, or go on with, what is in a folder; once the disk has room, if it was `full`. A
-        job that cannot has failed."""
+        """Begin, or go on with, what is in a folder; once the disk has room, if it was `full`, or
+        is. A job that cannot has failed."""
         self._beginning[job.id] = job
         try:
             if full:
@@ -724,18 +724,27 @@ class Coordinator(Actor):
             else:
                 await self._begin_what_is_there(job, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
-            is_known = isinstance(error, UserError)
-            _log_of(job).error(
-                "job_cannot_begin",
-                run_folder=job.run_folder,
-                reason=str(error),
-                exc_info=None if is_known else error,
-            )
-            why = "it could not be started; the coordinator's log says why"
-            reason = str(error) if is_known else why
-            self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
-        finally:
-            self._begins_no_more(job.id)
+            if job.kind == "job" and not full and is_disk_full(error):  # others are served
+                full = str(error)
+                self.run_task(self._begin_from_disk(job, came_back=came_back, full=full))
+                return
+            self._cannot_begin(job, error)
+        self._begins_no_more(job.id)
+
+    def _cannot_begin(self, job: QueuedJob, error: Exception) -> None:
+        """It has failed; of a session nothing is left."""
+        if job.kind == "session":
+            shutil.rmtree(job.run_folder, ignore_errors=True)
+        is_known = isinstance(error, UserError)
+        _log_of(job).error(
+            "job_cannot_begin",
+            run_folder=job.run_folder,
+            reason=str(error),
+            exc_info=None if is_known else error,
+        )
+        why = "it could not be started; the coordinator's log says why"
+        reason = str(error) if is_known else why
+        self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
 
     async def _begin_what_is_there(self, job: QueuedJob, *, came_back: bool) -> None:
         path, permissions = Path(job.run_folder), self._permissions
@@ -756,9 +765,13 @@ class Coordinator(Actor):
     async def _begin_with_room(self, job: QueuedJob, problem: str, *, came_back: bool) -> None:
         """Try to go on with a job that a full disk has stopped, until the disk takes what is
         written, the job is cancelled, or that was in vain for too long."""
-        times, iteration = self._timings.coordinator, self._last[job.id].iteration
+        times = self._timings.coordinator
+        iteration = self._last[job.id].iteration if job.id in self._last else job.iteration
         before, waited_s = self._waited_for_room.get(job.id, (iteration, 0.0))
         waited_s = waited_s if before == iteration else 0.0
+        nodes = None
+        if came_back and job.id not in self._fleet.table.tenants:  # they keep what they have of it
+            nodes = self._fleet.begin(job.id, Terms(job.weight, job.priority, job.ranks))
         try:
             while waited_s < times.full_disk_s:
                 what, _, _ = problem.partition("; ")  # the rest says how to resume a run by hand
@@ -775,6 +788,8 @@ class Coordinator(Actor):
                     problem = str(error)
         finally:
             self._no_room.pop(job.id, None)
+            if nodes is not None:
+                nodes.forget()  # unless the job has begun
         raise RunFolderError(problem)
 
     async def _wait_for_room(self, submission: Submission, job_id: str) -> None:
@@ -910,7 +925,7 @@ def _log_of(job: QueuedJob) -> Any:
 
 @contextmanager
 def _kept_unless_refused(folder: Path) -> Iterator[None]:
-    """Nothing is left of a run whose job was not taken."""
+    """Nothing is left of a new run, or a session, that was not taken."""
     try:
         yield
     except Exception:

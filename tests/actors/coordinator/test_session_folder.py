@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from spotlight import failpoints
 from spotlight.actors.coordinator.session.session_folder import SavedSession, SessionFolder
 from spotlight.actors.runtime import ActorRef
-from spotlight.errors import JournalError
+from spotlight.errors import JournalError, RunFolderError
 from spotlight.jobs import work_from_data
 
 SAVED = SavedSession(
@@ -50,11 +53,30 @@ def test_a_session_whose_journal_is_lost_is_refused(path: Path) -> None:
             SessionFolder.reopen(path)
 
 
+def test_a_session_that_left_nothing_is_said_to_be_over(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"session-1 is gone, .*: it is over$"):
+        SessionFolder.reopen(tmp_path / "session-1")
+
+
 def test_a_new_session_deletes_what_a_kill_left_of_one_that_had_not_begun(path: Path) -> None:
     (path / "session.json").unlink()
     other = msgspec.structs.replace(SAVED, session="other")
     SessionFolder.create(path.parent, other).close()
     assert [each.name for each in path.parent.iterdir()] == ["session-other"]
+
+
+def test_a_session_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
+    def full(name: str) -> None:
+        if name == "journal.commit":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    failpoints.install(full)
+    try:
+        with pytest.raises(JournalError, match="No space left on device"):
+            SessionFolder.create(tmp_path, SAVED)
+    finally:
+        failpoints.install(None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_new_session_leaves_a_run_whose_name_begins_like_a_sessions(tmp_path: Path) -> None:

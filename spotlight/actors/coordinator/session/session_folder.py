@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -53,16 +54,15 @@ class SessionFolder:
             if leftover not in live and not is_run(leftover):
                 shutil.rmtree(leftover, ignore_errors=True)
         path = runs / f"{_PREFIX}{saved.session}"
-        try:
+        with _explaining(path):
             path.mkdir(parents=True)
-            Journal.open(path / NAME, owner=saved.session).close()
-            replace_file(path / _FILE, msgspec.json.encode(saved))
-        except OSError as error:
-            raise RunFolderError(
-                f"{path}: {error.strerror}; give the coordinator a --runs folder that can be"
-                " written"
-            ) from error
-        return cls(path, saved)
+            try:
+                Journal.open(path / NAME, owner=saved.session).close()
+                replace_file(path / _FILE, msgspec.json.encode(saved))
+                return cls(path, saved)
+            except Exception:
+                shutil.rmtree(path, ignore_errors=True)
+                raise
 
     @classmethod
     def reopen(cls, path: Path) -> SessionFolder:
@@ -70,6 +70,11 @@ class SessionFolder:
         was one of a session; a lost one is refused."""
         try:
             saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                f"{path} is gone, as it is at the end of a session; whoever ended it was killed"
+                " before saying why: it is over"
+            ) from error
         except (OSError, msgspec.MsgspecError) as error:
             raise RunFolderError(
                 f"{path} is not a session that can be continued: {error}"
@@ -84,3 +89,13 @@ class SessionFolder:
         """Delete it."""
         self.close()
         await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
+
+
+@contextmanager
+def _explaining(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise RunFolderError(
+            f"{path}: {error.strerror}; give the coordinator a --runs folder that can be written"
+        ) from error
