@@ -182,10 +182,19 @@ def read_run(folder: Path) -> RunHistory:
         last_event_s=last_event_s,
         events_end=events_end,
         states_from_s=states_from_s,
-        ledger=read_ledger(folder),
+        ledger=_read_ledger(folder, notes),
         galleries=_read_galleries(folder / "validation"),
         notes=tuple(notes),
     )
+
+
+def _read_ledger(folder: Path, notes: list[str]) -> Ledger:
+    """An empty one where there is none that can be read."""
+    try:
+        return read_ledger(folder)
+    except RunFolderError as error:
+        notes.append(str(error))
+        return Ledger()
 
 
 def _states(folder: Path, notes: list[str]) -> Iterator[WorkerStateBegan]:
