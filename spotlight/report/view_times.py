@@ -17,7 +17,7 @@ from spotlight.report.run_view import MOST_BUCKETS, MOST_LANES, Areas, LanePart
 
 _FIRST_WIDTH_S = 0.25
 _MOST_TRACKED = 4 * MOST_LANES
-"""So many lanes are kept, the first that come; all others count in the areas alone."""
+"""How many lanes are kept, the first that come; all others count in the areas alone."""
 _PLACES = {state: place for place, state in enumerate(TIME_STATES)}
 _STATES = len(TIME_STATES)
 _POOL_ORDER = {"reserved": 0, "spot": 1}
@@ -71,7 +71,7 @@ class TimeShares:
         self._width = _FIRST_WIDTH_S
         self._pools: dict[str, _Buckets] = {}
         self._lanes: dict[str, _Lane] = {}
-        """Of workers, until there are too many, and then of nodes."""
+        """The lanes of workers, until there are too many, and then of nodes."""
         self._by_node = False
         self.first_s: float | None = None
         """When the first of it began."""
@@ -104,7 +104,7 @@ class TimeShares:
         for worker in () if self._by_node else line.times:
             self._lane(worker, worker.rpartition("/")[0], pool_of(worker))
         ones: dict[str, tuple[str, dict[TimeState, int]]] = {}
-        """Of each lane a worker, and the time of all its workers."""
+        """A worker of each lane, and the time of all its workers."""
         for worker, times in line.times.items():
             name = worker.rpartition("/")[0] if self._by_node else worker
             if name not in ones:
