@@ -172,7 +172,7 @@ class ViewBuilder:
         self._time_s = max(self._time_s, ledger.time_s)
         self._rolled.expect(ledger.time_s)
         if ledger.at:
-            self._seen_at(ledger.at)
+            self.written_at(ledger.at)
         self._fleet.ledger(ledger)
 
     def rollup(self, line: RollupLine) -> None:
