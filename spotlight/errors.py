@@ -156,11 +156,13 @@ class MirrorError(UserError):
 
 class AccessRefused(UserError):
     """The coordinator does not let this process in; the message says why. `soon` if it may let it
-    in in a minute."""
+    in in a minute; `is_expected` if it will in some minutes, unless the node comes that is expected
+    under the name."""
 
-    def __init__(self, message: str, *, soon: bool = False) -> None:
+    def __init__(self, message: str, *, soon: bool = False, is_expected: bool = False) -> None:
         super().__init__(message)
         self.soon = soon
+        self.is_expected = is_expected
 
 
 class AccessLost(AccessRefused):

@@ -322,6 +322,8 @@ class NodeTimings(_Ordered):
     """A node that has joined reports so often when nothing has changed."""
     refused_limit_s: float = 15.0
     """A node that is refused for so long ends."""
+    name_limit_s: float = 600.0
+    """So it does when its name was kept for so long for another that may come."""
     away_limit_s: float = 300.0
     """The job of a node without a coordinator ends after this time."""
     regroup_pause_s: float = 0.1
@@ -459,6 +461,9 @@ class Timings(_Ordered):
         ),
         "node.failure_window_s > 3 * worker.connect_limit_s": (
             "Three groups that cannot connect must be counted together."
+        ),
+        "node.name_limit_s > door.name_held_s + node.refused_limit_s": (
+            "A node is let in whose earlier self ended together with the coordinator."
         ),
         "node.refused_limit_s > 2 * connections.heartbeat_timeout_s": (
             "An earlier self of the node has been found gone by then."

@@ -21,7 +21,7 @@ def seconds_to(target: float, scores: Sequence[tuple[float, float]]) -> float | 
     """
     if any(score >= target for _, score in scores):
         return 0.0
-    latest = scores[-_LATEST:]
+    latest = list(scores)[-_LATEST:]
     fit = _line(latest)
     if fit is None:
         return None

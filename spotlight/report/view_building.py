@@ -58,7 +58,7 @@ from spotlight.report.view_money import ViewMoney
 from spotlight.report.view_pictures import ViewPictures
 from spotlight.report.view_times import TimeShares
 from spotlight.store.record_files import metrics_lines
-from spotlight.store.rollups import FOLDER, read_rollups
+from spotlight.store.rollups import FOLDER, each_rollup
 
 MOST_HAPPENED = 200
 SILENT_S = 60.0
@@ -376,14 +376,13 @@ def built_from(run: RunHistory) -> ViewBuilder:
     return builder
 
 
-def _rollups(run: RunHistory, builder: ViewBuilder) -> list[RollupLine]:
+def _rollups(run: RunHistory, builder: ViewBuilder) -> Iterator[RollupLine]:
     """As finely as a view shows them."""
     folder, until = run.folder / FOLDER, run.ledger.number
     try:
-        return read_rollups(folder, 0.0, math.inf, 2 * MOST_BUCKETS, until=until)
+        yield from each_rollup(folder, 0.0, math.inf, 2 * MOST_BUCKETS, until=until)
     except RunFolderError as error:
         builder.note(str(error))
-        return []
 
 
 def _in_order(*sources: Iterable[_Record]) -> Iterator[_Record]:

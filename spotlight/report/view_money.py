@@ -24,7 +24,7 @@ from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report.run_view import ExplorationPart, MoneyPart, WhatIf
 
 _LATEST = 32
-"""So many iterations say how it goes lately."""
+"""The latest iterations, so many, say how it goes now."""
 _USEFUL: tuple[TimeState, ...] = ("rollout", "explore", "train", "score", "evaluate", "idle")
 _DIGITS = 6
 
@@ -94,7 +94,7 @@ class ViewMoney:
 
     def of_exploration(self) -> float | None:
         """What exploration on spot nodes has cost; None if that is not known."""
-        spent = self._account.by_state().get("spot", {}).get("explore")
+        spent = self._account.paid_for("spot", "explore")
         return None if spent is None else float(spent)
 
     def part(

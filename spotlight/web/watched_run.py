@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spotlight.errors import RunFolderError
@@ -19,7 +19,7 @@ from spotlight.report.run_view import MOST_BUCKETS, RunView
 from spotlight.report.view_building import ViewBuilder
 from spotlight.running.record_follower import RecordFollower
 from spotlight.store import ledger_file
-from spotlight.store.rollups import FOLDER, RollupReader, read_rollups
+from spotlight.store.rollups import FOLDER, RollupReader, each_rollup
 from spotlight.store.run_folder import read_config
 from spotlight.trackers import RunRecords
 from spotlight.trackers.callback import deliver
@@ -103,11 +103,11 @@ class WatchedRun:
             self._builder.note(str(error))
         return True
 
-    def _new_rollups(self, until: int) -> list[RollupLine]:
+    def _new_rollups(self, until: int) -> Iterable[RollupLine]:
         if self._rollups is None:
             folder = self.folder / FOLDER
             self._rollups = RollupReader(folder, until)
-            return read_rollups(folder, 0.0, math.inf, MOST_BUCKETS, until=until)
+            return each_rollup(folder, 0.0, math.inf, MOST_BUCKETS, until=until)
         lines = self._rollups.read()
         if lines is None:
             raise _ReadAnew

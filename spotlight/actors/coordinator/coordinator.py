@@ -714,8 +714,8 @@ class Coordinator(Actor):
             self.run_task(self._begin_from_disk(job, came_back=False))
 
     async def _begin_from_disk(self, job: QueuedJob, *, came_back: bool, full: str = "") -> None:
-        """Begin, or go on with, what is in a folder; once the disk has room, if it was `full`. A
-        job that cannot has failed."""
+        """Begin, or go on with, what is in a folder; once the disk has room, if it was `full`, or
+        is. A job that cannot has failed."""
         self._beginning[job.id] = job
         try:
             if full:
@@ -723,18 +723,27 @@ class Coordinator(Actor):
             else:
                 await self._begin_what_is_there(job, came_back=came_back)
         except Exception as error:  # whatever is wrong with a job, the others go on
-            is_known = isinstance(error, UserError)
-            _log_of(job).error(
-                "job_cannot_begin",
-                run_folder=job.run_folder,
-                reason=str(error),
-                exc_info=None if is_known else error,
-            )
-            why = "it could not be started; the coordinator's log says why"
-            reason = str(error) if is_known else why
-            self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
-        finally:
-            self._begins_no_more(job.id)
+            if job.kind == "job" and not full and is_disk_full(error):  # others are served
+                full = str(error)
+                self.run_task(self._begin_from_disk(job, came_back=came_back, full=full))
+                return
+            self._cannot_begin(job, error)
+        self._begins_no_more(job.id)
+
+    def _cannot_begin(self, job: QueuedJob, error: Exception) -> None:
+        """It has failed; of a session nothing is left."""
+        if job.kind == "session":
+            shutil.rmtree(job.run_folder, ignore_errors=True)
+        is_known = isinstance(error, UserError)
+        _log_of(job).error(
+            "job_cannot_begin",
+            run_folder=job.run_folder,
+            reason=str(error),
+            exc_info=None if is_known else error,
+        )
+        why = "it could not be started; the coordinator's log says why"
+        reason = str(error) if is_known else why
+        self._note_end(job.id, JobStatus(outcome="failed", reason=reason))
 
     async def _begin_what_is_there(self, job: QueuedJob, *, came_back: bool) -> None:
         path, permissions = Path(job.run_folder), self._permissions
@@ -755,9 +764,13 @@ class Coordinator(Actor):
     async def _begin_with_room(self, job: QueuedJob, problem: str, *, came_back: bool) -> None:
         """Try to go on with a job that a full disk has stopped, until the disk takes what is
         written, the job is cancelled, or that was in vain for too long."""
-        times, iteration = self._timings.coordinator, self._last[job.id].iteration
+        times = self._timings.coordinator
+        iteration = self._last[job.id].iteration if job.id in self._last else job.iteration
         before, waited_s = self._waited_for_room.get(job.id, (iteration, 0.0))
         waited_s = waited_s if before == iteration else 0.0
+        nodes = None
+        if came_back and job.id not in self._fleet.table.tenants:  # they keep what they have of it
+            nodes = self._fleet.begin(job.id, Terms(job.weight, job.priority, job.ranks))
         try:
             while waited_s < times.full_disk_s:
                 what, _, _ = problem.partition("; ")  # the rest says how to resume a run by hand
@@ -774,6 +787,8 @@ class Coordinator(Actor):
                     problem = str(error)
         finally:
             self._no_room.pop(job.id, None)
+            if nodes is not None:
+                nodes.forget()  # unless the job has begun
         raise RunFolderError(problem)
 
     async def _wait_for_room(self, submission: Submission, job_id: str) -> None:

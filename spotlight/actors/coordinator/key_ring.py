@@ -217,7 +217,9 @@ class KeyRing:
             node, reason = request.node, answer.reason
             about = node, reason  # whoever has a token may ask for ever
             self._refusals_log.info("node_not_enrolled", about=about, node=node, reason=reason)
-            return NotEnrolled(answer.reason, answer.soon, answer.token_ended)
+            return NotEnrolled(
+                answer.reason, answer.soon, answer.is_expected, token_ended=answer.token_ended
+            )
         log.info("node_enrolled", node=request.node, pool=answer, key=request.key)
         return Enrolled(request.node, answer)
 

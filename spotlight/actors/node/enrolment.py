@@ -72,7 +72,7 @@ class Enrolment:
         finally:
             await system.aclose()
         if isinstance(answer, NotEnrolled):
-            raise AccessRefused(answer.reason, soon=answer.soon)
+            raise AccessRefused(answer.reason, soon=answer.soon, is_expected=answer.is_expected)
         assert isinstance(answer, Enrolled)
         log.info("enrolled", node=answer.node, pool=answer.pool)
         return answer
@@ -80,7 +80,7 @@ class Enrolment:
     async def insist(self) -> Enrolled:
         """The same once the coordinator answers, however long that takes. Raises `AccessRefused`
         at once if it will not take the node, or is of another build, and after a while if it might
-        have."""
+        have: longer while the name is kept for a node that may not come any more."""
         loop, timings = asyncio.get_running_loop(), self._timings.node
         refused_at: float | None = None
         while True:
@@ -88,9 +88,12 @@ class Enrolment:
                 return await self.once()
             except AccessRefused as error:
                 refused_at = loop.time() if refused_at is None else refused_at
-                if not error.soon or loop.time() - refused_at >= timings.refused_limit_s:
+                refused_s = loop.time() - refused_at
+                limit_s = timings.name_limit_s if error.is_expected else timings.refused_limit_s
+                if not error.soon or refused_s >= limit_s:
                     raise
-                self._log.info("join_refused", address=self._coordinator, reason=str(error))
+                event = "waiting_for_name" if error.is_expected else "join_refused"
+                self._log.info(event, address=self._coordinator, reason=str(error))
             except OtherVersion as error:
                 raise AccessRefused(str(error)) from error
             except ActorError as error:

@@ -61,6 +61,8 @@ class NotEnrolled(Message, frozen=True):
     reason: str
     soon: bool = False
     """Whether the same may be granted in a few minutes, when who has the name may be gone."""
+    is_expected: bool = False
+    """Whether nobody has the name now: a node is expected under it, for some minutes at most."""
     token_ended: bool = False
     """Whether the token of whoever asks is used up, expired or revoked."""
 

@@ -86,6 +86,8 @@ class Refusal:
     reason: str
     soon: bool = False
     """Whether the same may be granted in a few minutes."""
+    is_expected: bool = False
+    """Whether it is, unless the node comes that is expected under the name."""
     token_ended: bool = False
     """Whether the token of whoever asks is used up, expired or revoked."""
 
@@ -386,12 +388,18 @@ class KeyBook:
                 f"a node `{name}` of the pool {known.pool} is known; give this one, which is to be"
                 f" in the pool {wanted}, another --name"
             )
-        if name in self._there or name in self._held_since:
+        if name in self._there:
             return Refusal(
-                f"a node `{name}` is there, or about to come; give this one another --name, or stop"
-                f" the other; of one that ended with its coordinator the name is free after"
-                f" {self._times.name_held_s / 60:.0f} minutes",
+                f"a node `{name}` is there; give this one another --name, or stop the other",
                 soon=True,
+            )
+        if name in self._held_since:
+            until = _day(self._held_since[name] + self._times.name_held_s)
+            return Refusal(
+                f"a node `{name}` is known and may yet come: unless it does, the name is free at"
+                f" {until:%H:%M:%S} UTC; wait until then, or give this one another --name",
+                soon=True,
+                is_expected=True,
             )
         return None
 
@@ -427,5 +435,9 @@ def _ask_for(role: TokenRole, pool: Pool | None) -> str:
 
 
 def _on(wall: float) -> str:
-    day = datetime.fromtimestamp(min(max(wall, 0.0), _TIME_ENDS), UTC)
+    day = _day(wall)
     return f"on {day:%Y-%m-%d} at {day:%H:%M} UTC"
+
+
+def _day(wall: float) -> datetime:
+    return datetime.fromtimestamp(min(max(wall, 0.0), _TIME_ENDS), UTC)

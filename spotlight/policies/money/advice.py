@@ -24,7 +24,7 @@ from spotlight.policies.money.words import money
 
 Worth = Literal["worth it", "not shown", "not worth it", "cannot be said"]
 _LEAST_PREVIEWS = 1.5
-"""With fewer for a sample there is too little choice to tell what more would add."""
+"""Fewer for a sample leave too little choice to tell what more would add."""
 _WITHIN = 0.98
 """A sample with this share of the previews that it may have has all of them."""
 

@@ -63,6 +63,14 @@ class Account:
             of_pool[state] = of_pool.get(state, Fraction()) + money
         return states
 
+    def paid_for(self, pool: str, state: str) -> Fraction | None:
+        """What the time of a pool in a state cost; None unless all of it has a price."""
+        if any(
+            of == pool and what == state and ms for (of, _, what), ms in self.unpriced_ms.items()
+        ):
+            return None
+        return self.by_state().get(pool, {}).get(state)
+
     def worked_ms(self, states: Iterable[str], pool: str = "") -> int:
         """Time in these states, priced or not, of a pool or of all."""
         wanted = frozenset(states)

@@ -374,6 +374,22 @@ async def test_a_job_waits_while_the_disk_is_full_and_goes_on_as_if_nothing_had_
     assert len(events(waiting.run_folder, "run_finished")) == 1
 
 
+async def test_a_coordinator_that_comes_back_to_a_full_disk_goes_on_when_it_has_room(
+    town: Town,
+) -> None:
+    spec = job(validation={"every": 1})
+    reference = await calm(town, spec)
+    await town.submit(spec)
+    await in_the_rollout(town)
+    await town.kill()
+    with refusing(errno.ENOSPC):
+        await town.open()
+        waiting = await town.wait(lambda now: bool(now.note))
+        await asyncio.sleep(20.0)
+    assert waiting.outcome == "" and "No space left on device" in waiting.note
+    await as_if_nothing_had_happened(town, reference, spec)
+
+
 async def test_a_disk_that_is_full_for_too_long_fails_the_job_which_can_be_resumed(
     town: Town,
 ) -> None:

@@ -508,9 +508,11 @@ async def test_a_job_whose_disk_is_full_as_it_starts_begins_when_there_is_room(
         await _status_when(office, lambda now: bool(now.note))
     finally:
         failpoints.install(None)
-    status = await _status_when(office, lambda now: not now.note and now.phase == "preparing")
+    status = await _status_when(office, lambda now: "disk has room" not in now.note)
     assert (status.outcome, status.id) == ("", answer.job_id)
     assert await _state_of(office, answer.job_id) == "running"
+    await office.ask(CancelJob(answer.job_id, "enough"))
+    await _becomes(office, answer.job_id, "cancelled")
 
 
 @pytest.mark.parametrize("timings", [Timings(coordinator=CoordinatorTimings(remind_s=0.5))])

@@ -157,6 +157,36 @@ async def test_a_name_that_may_become_free_is_waited_for_for_a_while(site: Site)
             await site.enrolment.insist()
 
 
+async def test_a_name_that_is_kept_for_another_is_waited_for_for_longer(site: Site) -> None:
+    await site.open_coordinator()
+    site.door.refusal = NotEnrolled("a node `n` may yet come", soon=True, is_expected=True)
+    waiting = asyncio.create_task(site.enrolment.insist())
+    await asyncio.sleep(360.0)
+    assert not waiting.done()
+    site.door.refusal = None
+    await asyncio.sleep(1.0)
+    assert waiting.result() == Enrolled("n", "spot")
+
+
+async def test_a_name_whose_node_came_after_all_is_given_up_at_once(site: Site) -> None:
+    await site.open_coordinator()
+    site.door.refusal = NotEnrolled("a node `n` may yet come", soon=True, is_expected=True)
+    waiting = asyncio.create_task(site.enrolment.insist())
+    await asyncio.sleep(60.0)
+    site.door.refusal = NotEnrolled("a node `n` is there", soon=True)
+    await asyncio.sleep(1.0)
+    with pytest.raises(AccessRefused, match="a node `n` is there"):
+        waiting.result()
+
+
+async def test_a_name_that_stays_kept_is_given_up_in_the_end(site: Site) -> None:
+    await site.open_coordinator()
+    site.door.refusal = NotEnrolled("a node `n` may yet come", soon=True, is_expected=True)
+    with pytest.raises(AccessRefused, match="a node `n` may yet come"):
+        async with asyncio.timeout(700.0):
+            await site.enrolment.insist()
+
+
 async def test_a_node_that_was_forgotten_enrolls_again_and_goes_on(site: Site) -> None:
     await site.open_coordinator()
     await site.open_node()  # the coordinator has lost its book: it does not know the node

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
@@ -184,8 +186,19 @@ def test_a_name_is_its_node_s_until_that_had_time_to_come(book: KeyBook) -> None
     answer = enroll(book, key="other", now=NOW + TIMES.name_held_s - 1.0)
     assert "--name" in refused(answer)
     assert isinstance(answer, Refusal)
-    assert answer.soon
+    assert answer.soon and answer.is_expected
+    until = datetime.fromtimestamp(NOW + TIMES.name_held_s, UTC)
+    assert f"the name is free at {until:%H:%M:%S} UTC" in answer.reason
     assert enroll(book, key="other", now=NOW + TIMES.name_held_s) == "spot"
+
+
+def test_a_name_that_is_there_is_not_merely_expected(book: KeyBook) -> None:
+    """Another holder of the same token does not get the name of a node that lives."""
+    enroll(book)
+    book.report("fresh", (), NOW)
+    answer = enroll(book, key="other", now=NOW + 3000.0)
+    assert isinstance(answer, Refusal)
+    assert answer.soon and not answer.is_expected
 
 
 def test_a_name_is_its_node_s_for_as_long_as_that_is_there(book: KeyBook) -> None:
