@@ -393,9 +393,9 @@ class Moment(NamedTuple):
     """A moment of a run."""
 
     time_s: float
-    """In run time."""
+    """The moment in run time."""
     at: float | None
-    """In seconds since 1970; None if nobody wrote it down."""
+    """The moment in seconds since 1970; None if nobody wrote it down."""
     is_end: bool
     """Whether the job had ended."""
 

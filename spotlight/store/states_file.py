@@ -33,7 +33,7 @@ class StatesFile:
         self._file = LineFile(run / STATES)
         self._begun_s = _first_time_s(run / STATES)
         self._states: dict[str, WorkerStateBegan] = {}
-        """Of the workers that are there; nobody is when a run goes on."""
+        """The latest of each worker that is there; nobody is when a run goes on."""
 
     def append(self, event: WorkerStateBegan, time_s: float, at: float | None) -> None:
         """A worker is in this state from now on."""
