@@ -75,7 +75,7 @@ class ViewMoney:
 
     def usd_at(self, time_s: float) -> float | None:
         """What had been spent by a run time; None if nothing is priced."""
-        if self._spending is None or self._account.spent is None:
+        if self._spending is None or not self._account.money:
             return None
         return round(self._spending.at_run_time(time_s), _DIGITS)
 
@@ -136,7 +136,7 @@ class ViewMoney:
         )
 
     def _by_hour(self) -> tuple[tuple[float, float], ...]:
-        if self._spending is None or self._account.spent is None:
+        if self._spending is None or not self._account.money:
             return ()
         return tuple((hour, round(usd, _DIGITS)) for hour, usd in self._spending.by_hour())
 
