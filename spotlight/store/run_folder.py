@@ -68,6 +68,7 @@ from spotlight.store.segments import (
     segments_of,
 )
 from spotlight.store.states_file import StatesFile
+from spotlight.timings import CoordinatorTimings
 
 
 class _EventHead(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ class RunFolder:
         files.callback(lambda: self._metrics.close())  # of what it is by then
         self._events = LineFile(path / record_files.NEWEST)
         files.callback(lambda: self._events.close())
-        self._states = StatesFile(path)
+        self._states = StatesFile(path, CoordinatorTimings().states_kept_s)
         files.callback(self._states.close)
         self._files = files.pop_all()
 
@@ -269,6 +270,10 @@ class RunFolder:
                 record_files.set_newest_aside(self.path)
                 self._events.close()
                 self._events = LineFile(newest)
+
+    def keep_states(self, kept_s: float) -> None:
+        """The states of workers stay for at least so long."""
+        self._states.kept_s = kept_s
 
     def record_state(self, event: WorkerStateBegan, time_s: float, at: float | None) -> None:
         """Append to states.jsonl."""

@@ -18,16 +18,19 @@ import msgspec
 from spotlight.record.run_events import WorkerStateBegan, encode_event
 from spotlight.store.record_files import OLDER_STATES, STATES, LineFile, drop_torn_line
 
-KEPT_S = 3600.0
-"""Seconds after which another file begins."""
 LARGEST = 32 << 20
 """Bytes with which another file begins, whatever the time is."""
 
 
 class StatesFile:
-    """Appends to it. Raises `OSError`."""
+    """Appends to it. Raises `OSError`.
 
-    def __init__(self, run: Path) -> None:
+    Args:
+        kept_s: seconds after which another file begins.
+    """
+
+    def __init__(self, run: Path, kept_s: float) -> None:
+        self.kept_s = kept_s
         self._run = run
         drop_torn_line(run / STATES)
         self._file = LineFile(run / STATES)
@@ -39,7 +42,7 @@ class StatesFile:
         """A worker is in this state from now on."""
         if self._begun_s is None:
             self._begun_s = time_s
-        elif time_s - self._begun_s >= KEPT_S or self._file.nbytes >= LARGEST:
+        elif time_s - self._begun_s >= self.kept_s or self._file.nbytes >= LARGEST:
             self._begin_another(time_s, at)
         self._states.pop(event.worker, None)
         if event.state != "gone":
