@@ -8,6 +8,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_run import RESERVED, RunWriter, sample_job, write_sample_run
@@ -38,9 +39,10 @@ class _Page(HTMLParser):
         assert self._open == []
 
     @property
-    def view(self) -> dict:
+    def view(self) -> dict[str, Any]:
         """The record that is in the page."""
-        return json.loads(self.data)
+        found: dict[str, Any] = json.loads(self.data)
+        return found
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         said = dict(attrs)
