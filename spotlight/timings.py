@@ -382,6 +382,8 @@ class CoordinatorTimings(_Ordered):
     """When a job ends its trackers, and then its mirror, may send what they hold for so long."""
     trackers_stop_s: float = 1.0
     """When its runner is stopped in the middle, so long."""
+    states_kept_s: float = 3600.0
+    """The states of workers stay on the disk one by one for at least so long."""
     ledger_s: float = 10.0
     """What workers did is written so often."""
     ledger_settles_s: float = 2.0

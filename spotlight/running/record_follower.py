@@ -75,7 +75,7 @@ class _Source:
         self._file = file
         self._read: deque[RunRecords] = deque()
         self.told_until_s = math.inf
-        """Of what is earlier everything was read."""
+        """Everything was read that is earlier than this."""
 
     def read(self) -> None:
         """Read on if nothing waits."""

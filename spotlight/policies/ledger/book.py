@@ -1,5 +1,5 @@
 """The account of a job, or of the time without one: adds up what nodes say that their workers did.
- Pure: times are handed in.
+Pure: times are handed in.
 
 Nodes say how much time it was in all, so what they say may come twice, late or out of order, or
 never, as long as a later word comes: what counts is by how much more it is than what the bills hold
