@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -70,6 +70,10 @@ class SessionFolder:
         was one of a session; a lost one is refused."""
         try:
             saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                "the coordinator was killed as it ended, and nobody knows why it did: it is over"
+            ) from error
         except (OSError, msgspec.MsgspecError) as error:
             raise RunFolderError(
                 f"{path} is not a session that can be continued: {error}"
@@ -81,9 +85,15 @@ class SessionFolder:
         self.journal.close()
 
     async def remove(self) -> None:
-        """Delete it."""
+        """Delete it. What is left after a kill is no session."""
         self.close()
-        await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
+        await asyncio.to_thread(_remove, self.path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        (path / _FILE).unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
