@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import random
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -46,6 +47,7 @@ from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics
 from spotlight.store.ledger_file import write_ledger
 from spotlight.store.rollups import FOLDER as ROLLUPS
 from spotlight.store.rollups import Rollups
+from spotlight_simulation.chaos import scratch_folder
 
 BEGAN_AT = 1_767_225_600.0
 """When every such run began, in seconds since 1970."""
@@ -75,11 +77,13 @@ def write_large_run(folder: Path, size: Size, *, finished: bool = True) -> World
 
 
 def write_rollups(folder: Path, world: World) -> None:
-    """As the coordinator does, line by line."""
-    rollups = Rollups(folder)
-    for line in rollup_lines(world):
-        rollups.append(line)
-    rollups.close()
+    """As the coordinator does, line by line; in memory, since every line is synced."""
+    with scratch_folder() as scratch:
+        rollups = Rollups(scratch / ROLLUPS)
+        for line in rollup_lines(world):
+            rollups.append(line)
+        rollups.close()
+        shutil.copytree(scratch / ROLLUPS, folder)
 
 
 def rollup_lines(world: World) -> Iterator[RollupLine]:

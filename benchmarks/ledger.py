@@ -208,11 +208,11 @@ async def _kill(running: LiveRun, cluster: LiveCluster, iterations: int, kills: 
 
 def _billed_s(runs: Path) -> dict[str, float]:
     """What each node is billed for, of all jobs and of none."""
-    seconds: Counter[str] = Counter()
+    billed_ms: Counter[str] = Counter()
     for path in runs.rglob(NAME):
         for bill in read_ledger(path.parent).bills:
-            seconds[bill.node] += sum(sum(times.values()) for times in bill.times.values()) / 1000
-    return dict(seconds)
+            billed_ms[bill.node] += sum(sum(times.values()) for times in bill.times.values())
+    return {node: time_ms / 1000 for node, time_ms in billed_ms.items()}
 
 
 # --- a large run ---

@@ -78,7 +78,7 @@ class ContinuedRun:
 
 def _timeless(metrics: msgspec.Struct) -> dict[str, Any]:
     fields = msgspec.to_builtins(metrics)
-    return {key: value for key, value in fields.items() if not key.endswith("_s")}
+    return {key: value for key, value in fields.items() if not key.endswith("_s") and key != "at"}
 
 
 async def _lives(folder: Path, job: JobSpec, changes: Sequence[str], fork_at: int | None) -> Path:

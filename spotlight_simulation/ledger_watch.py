@@ -261,8 +261,8 @@ def _rollups_amiss(folder: Path, ledger: Ledger) -> Iterator[str]:
             for state, time_ms in states.items():
                 lines[worker, state] += time_ms
     billed: Counter[tuple[str, str]] = Counter()
-    for (_, worker, state), time_ms in _billed(ledger).items():
-        billed[worker, state] += time_ms
+    for (_, worker, what), time_ms in _billed(ledger).items():
+        billed[worker, what] += time_ms
     for key in sorted({*lines, *billed}):
         if lines[key] != billed[key]:
             yield f"{folder.name}: the lines have {lines[key]} ms of {key}, and bills {billed[key]}"

@@ -32,10 +32,16 @@ run_events.py and trainer_events.py; edit the docstrings there. -->
 
 The lines of `metrics.jsonl` have a `kind`, `iteration` or `validation`; those of `events.jsonl`
 have an `event`, their name. When `events.jsonl` is large it becomes the next of
-`events-000001.jsonl` and so on, and another begins. Callbacks ([trackers](trackers.md)) get the
-same as typed records. All have `time_s`: seconds of run time, including earlier, interrupted runs
-of the same folder. Times are in seconds, spreads are standard deviations, and values that were not
-measured are `null`.
+`events-000001.jsonl` and so on, and another begins. One kind of event, `worker_state`, has files of
+its own, `states.jsonl` and `states-older.jsonl`, which have the last hour or two. Callbacks
+([trackers](trackers.md)) get the same as typed records.
+
+All have `time_s`, seconds of run time, and `at`, the same moment in seconds since 1970 (UTC), which
+lines of version 0.1.0 do not have. Run time includes earlier, interrupted runs of the same folder.
+It goes on while a coordinator is away in the middle of a job, by the wall clock and at most for a
+day, and not between the end of a job and its resumption. It never goes back, also where a clock
+does. Times are in seconds, spreads are standard deviations, and values that were not measured are
+`null`.
 
 Trackers call these numbers `iteration/NAME` and `validation/NAME`, and the metrics of the loss
 `loss/NAME`.
@@ -71,7 +77,8 @@ def _table(record: type[msgspec.Struct], docs: dict[str, str]) -> Iterator[str]:
 
 
 def _fields(record: type[msgspec.Struct]) -> list[str]:
-    return [field.name for field in msgspec.structs.fields(record) if field.name != "time_s"]
+    fields = (field.name for field in msgspec.structs.fields(record))
+    return [name for name in fields if name not in ("time_s", "at")]
 
 
 def main() -> int:

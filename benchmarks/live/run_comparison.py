@@ -91,7 +91,7 @@ def _figures(run: Path, kind: str) -> list[dict[str, Any]]:
         {
             key: value
             for key, value in line.items()
-            if not key.endswith("_s") and key != "samples_restored"
+            if not key.endswith("_s") and key not in ("at", "samples_restored")
         }
         for line in lines
         if line["kind"] == kind

@@ -7,7 +7,7 @@ Nothing here says anything by colour alone, and everything fits 80 columns. Pure
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich import box
@@ -97,8 +97,9 @@ def _notes(status: JobStatus) -> list[str]:
     return [said for said in (status.note, mirror_trouble(status), *troubles, rest) if said]
 
 
-def summary_table(summary: dict[str, Any]) -> RenderableType:
-    """The figures of a finished run, as `spotlight.report.metrics.summarise` gives them."""
+def summary_table(summary: dict[str, Any], cost: Iterable[tuple[str, str]] = ()) -> RenderableType:
+    """The figures of a finished run, as `spotlight.report.metrics.summarise` gives them, and what
+    it has cost, as `money_rows` does."""
     table = pairs()
     table.add_row("outcome", _outcome(summary["outcome"], summary["reason"]))
     table.add_row("validation", _from_to(summary, "validation", best=True))
@@ -130,6 +131,8 @@ def summary_table(summary: dict[str, Any]) -> RenderableType:
         share = summary["scoring_s"] / sum(pool["seconds"] for pool in summary["pools"].values())
         said = f"{duration(summary['scoring_s'])} of worker time ({percent(share)})"
         table.add_row("scoring", f"{said}, also beside other states")
+    for name, said in cost:
+        table.add_row(name, said)
     table.add_row(
         "interruptions",
         f"{count(summary['nodes_lost'], 'node')} lost, "

@@ -27,7 +27,7 @@ class CommandWithPage(TyperCommand):
 
 def with_address(arguments: Sequence[str]) -> list[str]:
     """Arguments in which an address follows each `--web`: `ANYWHERE` where none is given."""
-    following = [*arguments[1:], "--"]
+    following = [*arguments, "--"][1:]
     return [
         f"{WEB}={ANYWHERE}" if one == WEB and not _is_address(after) else one
         for one, after in zip(arguments, following, strict=True)

@@ -16,6 +16,7 @@ from spotlight.actors.runtime.loop import ending_signals, run
 from spotlight.cli.job_files import operator_prices, read_job
 from spotlight.cli.live import mirror_trouble, summary_table
 from spotlight.cli.live_page import page_of_run
+from spotlight.cli.money_rows import money_rows
 from spotlight.cli.plan import plan_lines
 from spotlight.cli.terminal_view import TerminalView
 from spotlight.errors import RunFolderError, UserError
@@ -28,6 +29,7 @@ from spotlight.preflight.starts import find_start
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.report.metrics import read_run, summarise
 from spotlight.report.rendering import write_report
+from spotlight.report.view_building import built_from
 from spotlight.running.local_cluster import LocalPlaces
 from spotlight.running.local_run import (
     StopWish,
@@ -152,7 +154,9 @@ def _say_how_it_ended(status: JobStatus, folder: Path, console: Console) -> None
     if trouble := mirror_trouble(status):
         console.print(trouble, soft_wrap=True, markup=False)
     if status.outcome == "finished":
-        console.print(summary_table(summarise(read_run(folder))))
+        run = read_run(folder)
+        spent = money_rows(built_from(run).view().money)
+        console.print(summary_table(summarise(run), spent))
         console.print(f"report: {folder / 'report.html'}", soft_wrap=True)
     else:
         console.print(f"{status.outcome}: {status.reason}", soft_wrap=True, markup=False)

@@ -4,7 +4,7 @@ or counted twice, in whatever order that is done.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from spotlight.record.ledger import Milliseconds, RollupLine
@@ -20,13 +20,22 @@ class Bucket:
         self._last: RollupLine | None = None
         self._end_s = 0.0
         self._times: dict[str, Milliseconds] = {}
+        self._is_own = False
+        """Whether the times may be changed: those of a first line are its own."""
 
     def add(self, line: RollupLine, count: int = 1) -> None:
         """The next line, which is made of so many of the finest level."""
         if self._last is None:
-            self.start_s = line.start_s
+            self.start_s, self._times = line.start_s, line.times
+        else:
+            self._add_times(line)
         self._last, self._end_s = line, max(line.end_s, self._end_s)
         self.count += count
+
+    def _add_times(self, line: RollupLine) -> None:
+        if not self._is_own:
+            self._times = {worker: spent.copy() for worker, spent in self._times.items()}
+            self._is_own = True
         times = self._times
         for worker, spent in line.times.items():
             known = times.get(worker)
@@ -71,21 +80,18 @@ def part_of(line: RollupLine, from_s: float, to_s: float) -> RollupLine:
     )
 
 
-def merged(lines: Sequence[RollupLine], most: int) -> list[RollupLine]:
+def merged(
+    lines: Iterable[RollupLine], start_s: float, end_s: float, most: int
+) -> Iterator[RollupLine]:
     """At most so many lines: neighbours are one if they begin in the same of so many equal parts of
-    the time. A line that is longer stays whole: what it says of a moment is its mean."""
-    if len(lines) <= most:
-        return list(lines)
-    start_s = lines[0].start_s
-    length_s = max(line.end_s for line in lines) - start_s or 1.0
+    the time between. A line that is longer stays whole: what it says of a moment is its mean."""
+    length_s = (end_s - start_s) or 1.0
 
     def part(line: RollupLine) -> int:
         return min(most - 1, int((line.start_s - start_s) / length_s * most))
 
-    found = []
     for _, neighbours in groupby(lines, key=part):
         bucket = Bucket()
         for line in neighbours:
             bucket.add(line)
-        found.append(bucket.line())
-    return found
+        yield bucket.line()

@@ -184,7 +184,7 @@ class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
     node: str
     """Name of the node."""
     pool: str = ""
-    """Its pool."""
+    """The pool of the node."""
     reason: str = ""
     """Why the price that it says does not count; empty if it says none."""
 

@@ -151,26 +151,25 @@ class ValidationMetrics(RunMetrics, kw_only=True, tag="validation"):
 
 
 _DECODER = msgspec.json.Decoder(IterationMetrics | ValidationMetrics)
+_OF_ITERATION = frozenset(field.name for field in msgspec.structs.fields(IterationMetrics))
 
 
 def with_update(
     metrics: IterationMetrics, update: Mapping[str, float]
 ) -> tuple[IterationMetrics, dict[str, float]]:
     """An iteration's record with the measurements of its update, and the loss's own metrics."""
-    known = {field.name for field in msgspec.structs.fields(IterationMetrics)}
-    filled = {name: value for name, value in update.items() if name in known}
-    further = {name: value for name, value in update.items() if name not in known}
+    filled = {name: value for name, value in update.items() if name in _OF_ITERATION}
+    further = {name: value for name, value in update.items() if name not in _OF_ITERATION}
     return msgspec.structs.replace(metrics, **filled), further
 
 
 def further_metrics(line: bytes) -> dict[str, float]:
     """The further metrics of the loss in the line of an iteration."""
     said: dict[str, object] = msgspec.json.decode(line)
-    known = {"kind", *(field.name for field in msgspec.structs.fields(IterationMetrics))}
     return {
         name: float(value)
         for name, value in said.items()
-        if name not in known and isinstance(value, int | float)
+        if name not in _OF_ITERATION and name != "kind" and isinstance(value, int | float)
     }
 
 

@@ -25,7 +25,7 @@ from spotlight.record.run_events import NodeLost, RunStarted, WorkerLost, Worker
 from spotlight.report.formatting import natural_order
 from spotlight.report.run_reading import RunHistory
 from spotlight.store.rollups import FOLDER as ROLLUPS
-from spotlight.store.rollups import read_rollups
+from spotlight.store.rollups import each_rollup
 
 STATES: tuple[str, ...] = TIME_STATES
 """What a worker can be doing, useful work first."""
@@ -295,10 +295,10 @@ def _rolled_up(run: RunHistory) -> defaultdict[str, list[Interval]]:
     of the roll-ups, by worker."""
     found: defaultdict[str, list[Interval]] = defaultdict(list)
     until = run.ledger.number
-    lines = read_rollups(run.folder / ROLLUPS, 0.0, run.states_from_s, MOST_ROLLED_UP, until=until)
-    if len(lines) == 1 and lines[0].end_s >= run.states_from_s:
-        return found  # no more than the beginning of the first line
-    for line in lines:
+    folder, to_s = run.folder / ROLLUPS, run.states_from_s
+    for line in each_rollup(folder, 0.0, to_s, MOST_ROLLED_UP, until=until):
+        if not found and line.end_s >= to_s:
+            break  # no more than the beginning of the first line
         for worker, times in line.times.items():
             if not times:
                 continue

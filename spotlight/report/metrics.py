@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
 
+from spotlight.policies.money.bill import account, by_state
 from spotlight.record.run_events import (
     GroupDropped,
     ModelExported,
@@ -20,6 +22,7 @@ from spotlight.record.run_events import (
 )
 from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
 from spotlight.report.run_reading import RunHistory, read_run
+from spotlight.report.run_view import ExplorationPart
 from spotlight.report.verdict import exploration_of
 
 __all__ = [
@@ -56,7 +59,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         pool: _times([lane for lane in workers if lane.pool == pool])
         for pool in dict.fromkeys(lane.pool for lane in workers)
     }
-    spot_s = pools["spot"]["states"] if "spot" in pools else {}
+    exploration = _exploration(run, pools["spot"]["states"] if "spot" in pools else {})
     return {
         "job": run.job.name,
         "outcome": how,
@@ -76,7 +79,7 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         "scoring_s": _scoring_s(run, workers) or None,
         "previews": sum(iteration.previews for iteration in run.iterations),
         "previews_late": sum(iteration.previews_late for iteration in run.iterations),
-        "exploration": msgspec.to_builtins(exploration_of(run.job, run.iterations, spot_s, None)),
+        "exploration": msgspec.to_builtins(exploration),
         "requests_handed_on": requests_handed_on(run),
         "nodes_lost": len(run.events_of(NodeLost)),
         "groups_dropped": len(run.events_of(GroupDropped)),
@@ -97,6 +100,16 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
             for lane in workers
         },
     }
+
+
+def _exploration(run: RunHistory, spot_s: Mapping[str, float]) -> ExplorationPart:
+    """Whether it paid. What it took is told by the ledger, where there is one."""
+    bills = [bill for bill in run.ledger.bills if bill.pool == "spot"]
+    if bills:
+        times = by_state(chain.from_iterable(bill.times.values() for bill in bills))
+        spot_s = {state: ms / 1000 for state, ms in times.items()}
+    usd = account(bills).paid_for("spot", "explore")
+    return exploration_of(run.job, run.iterations, spot_s, None if usd is None else float(usd))
 
 
 def _exported(run: RunHistory) -> dict[str, Any] | None:

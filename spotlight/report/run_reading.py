@@ -119,8 +119,9 @@ class RunHistory(msgspec.Struct, frozen=True, kw_only=True):
                 value = _json_object(line)
                 if value.get("event") == "worker_state":
                     yield _convert(value, WorkerStateBegan, line.where)
+        until_s = self.run_seconds
         for state in _states(self.folder, []):
-            if state.time_s <= self.run_seconds:  # else it came after the rest was read
+            if state.time_s <= until_s:  # else it came after the rest was read
                 yield state
 
     def events_of(self, kind: type[EventT]) -> tuple[EventT, ...]:
@@ -181,10 +182,19 @@ def read_run(folder: Path) -> RunHistory:
         last_event_s=last_event_s,
         events_end=events_end,
         states_from_s=states_from_s,
-        ledger=read_ledger(folder),
+        ledger=_read_ledger(folder, notes),
         galleries=_read_galleries(folder / "validation"),
         notes=tuple(notes),
     )
+
+
+def _read_ledger(folder: Path, notes: list[str]) -> Ledger:
+    """An empty one where there is none that can be read."""
+    try:
+        return read_ledger(folder)
+    except RunFolderError as error:
+        notes.append(str(error))
+        return Ledger()
 
 
 def _states(folder: Path, notes: list[str]) -> Iterator[WorkerStateBegan]:

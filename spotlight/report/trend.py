@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _LATEST = 6
-"""So many validations say what the trend is."""
+"""How many validations say what the trend is."""
 _FEWEST = 3
 _LEAST_T = 2.0
 """A slope is a trend if it is so many times its standard error."""
@@ -21,7 +21,7 @@ def seconds_to(target: float, scores: Sequence[tuple[float, float]]) -> float | 
     """
     if any(score >= target for _, score in scores):
         return 0.0
-    latest = scores[-_LATEST:]
+    latest = list(scores)[-_LATEST:]
     fit = _line(latest)
     if fit is None:
         return None

@@ -21,6 +21,7 @@ from statistics import variance
 from typing import NamedTuple
 
 from spotlight.jobs import JobSpec
+from spotlight.policies.money.words import money
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report.formatting import count, number, percent
 from spotlight.report.intervals import student_t95
@@ -105,12 +106,13 @@ def exploration_of(
     """
     if job.exploration.mode == "none":
         return ExplorationPart(verdict="off", sentence="Exploration is off.")
+    bill = None if usd is None else money(usd, job.prices.currency)
     told = measured(iterations)
     ratio, groups = contrast_ratio(told), sum(one.groups for one in told)
     verdict = verdict_of(ratio)
     said = (
         _finding(verdict, ratio, groups),
-        _cost(iterations, seconds_by_state, usd),
+        _cost(iterations, seconds_by_state, bill),
         "Contrast is not speed: how much sooner a score is reached was not measured.",
     )
     return ExplorationPart(
@@ -146,14 +148,14 @@ def _finding(verdict: Verdict, ratio: Ratio | None, groups: int) -> str:
 def _cost(
     iterations: Iterable[IterationMetrics],
     seconds_by_state: Mapping[str, float],
-    usd: float | None,
+    bill: str | None,
 ) -> str:
     """What exploration took of spot time, and how much of it was in vain."""
     total, took = sum(seconds_by_state.values()), []
     if total > 0:
         took.append(f"{percent(seconds_by_state.get('explore', 0.0) / total)} of spot time")
-    if usd is not None:
-        took.append(f"${usd:,.2f}")
+    if bill is not None:
+        took.append(bill)
     counts = [(one.previews, one.previews_late) for one in iterations]
     in_time, late = (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
     came_late = f"{number(late)} of {count(in_time + late, 'preview')} came too late"

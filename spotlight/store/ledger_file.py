@@ -49,11 +49,9 @@ def read_ledger(folder: Path) -> Ledger:
                 f"{path} has format {head.format}, of a later Spotlight, and this one knows"
                 f" {FORMAT}; use the Spotlight that wrote it"
             )
-        ledger = _LEDGER.decode(data)
+        return _LEDGER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunFolderError(f"{path} is damaged ({error}); {_OR}") from error
-    _require_counts(path, ledger)
-    return ledger
 
 
 def write_ledger(folder: Path, ledger: Ledger) -> None:
@@ -75,15 +73,3 @@ def set_ledger_aside(folder: Path) -> None:
         os.replace(path, path.with_name(f"{NAME}.damaged"))
     except OSError as error:
         raise RunFolderError(f"{path}: {error.strerror or error}") from error
-
-
-def _require_counts(path: Path, ledger: Ledger) -> None:
-    """Raise `RunFolderError` for time below 0, which nobody counts."""
-    for place, bill in enumerate(ledger.bills):
-        for worker, times in bill.times.items():
-            for state, spent in times.items():
-                if spent < 0:
-                    raise RunFolderError(
-                        f"{path} is damaged (bills[{place}] has {spent} ms of `{state}` of"
-                        f" {worker}); {_OR}"
-                    )

@@ -147,7 +147,7 @@ class LevelFile:
         try:
             body = _BODY.decode(zlib.decompress(self.file.read(frame.nbytes)))
             times = self._times(body)
-        except (zlib.error, msgspec.MsgspecError, IndexError, ValueError, StopIteration):
+        except (zlib.error, msgspec.MsgspecError, IndexError, ValueError):
             return None
         return RollupLine(
             number=frame.number,
@@ -160,14 +160,16 @@ class LevelFile:
 
     def _times(self, body: _Body) -> dict[str, Milliseconds]:
         times: dict[str, Milliseconds] = {}
-        names, known = self.names, self._by_mask
-        milliseconds, worker = iter(body.milliseconds), 0
+        names, known, milliseconds = self.names, self._by_mask, body.milliseconds
+        worker = place = 0
         for step, mask in zip(body.workers, body.states, strict=True):
             worker += step
             states = known.get(mask)
             if states is None:
                 states = known[mask] = tuple(_in_mask(self.states, mask))
-            times[names[worker]] = {state: next(milliseconds) for state in states}
+            following = place + len(states)
+            times[names[worker]] = dict(zip(states, milliseconds[place:following], strict=True))
+            place = following
         return times
 
 

@@ -155,9 +155,18 @@ class _Level:
 def read_rollups(
     folder: Path, from_s: float, to_s: float, most: int, *, until: int | None = None
 ) -> list[RollupLine]:
+    """What workers did between these times, in at most `most` lines: those of `each_rollup`."""
+    return list(each_rollup(folder, from_s, to_s, most, until=until))
+
+
+def each_rollup(
+    folder: Path, from_s: float, to_s: float, most: int, *, until: int | None = None
+) -> Iterator[RollupLine]:
     """What workers did between these times, in at most `most` lines, in order of time: as finely as
-    that allows and as it is still on disk. A line that goes beyond the times counts in proportion.
-    None where there are no roll-ups.
+    that allows and as it is still on disk, but mostly in more than half as many. A line that goes
+    beyond the times counts in proportion. None where there are no roll-ups.
+
+    They are read one by one: of many workers all of them would be large.
 
     Args:
         folder: `rollups/` of a run folder, which may be written meanwhile.
@@ -171,7 +180,14 @@ def read_rollups(
             _Frames(opened.enter_context(_open_level(folder, name)), until)
             for name in reversed(LEVELS)
         ]
-        return merged(_lines(levels, from_s, to_s, most), most)
+        frames = _chosen(levels, from_s, to_s, most)
+        lines: Iterator[RollupLine] = (
+            part_of(line, from_s, to_s) for frame in frames if (line := frame.line()) is not None
+        )
+        if len(frames) > most:
+            start_s = max(from_s, frames[0].start_s)
+            lines = merged(lines, start_s, min(to_s, frames[-1].end_s), most)
+        yield from lines
 
 
 class _Frames:
@@ -195,8 +211,8 @@ class _Frames:
         return self.all[bisect_right(self._numbers, number) :]
 
 
-def _lines(levels: list[_Frames], from_s: float, to_s: float, most: int) -> list[RollupLine]:
-    """What is between these times, about as finely as `most` parts of it are, or finer.
+def _chosen(levels: list[_Frames], from_s: float, to_s: float, most: int) -> list[Frame]:
+    """The lines that say what is between these times, about as finely as `most` lines do.
 
     Args:
         levels: from the coarsest on.
@@ -209,41 +225,32 @@ def _lines(levels: list[_Frames], from_s: float, to_s: float, most: int) -> list
             last = frame.number
     if found and to_s >= max(frame.end_s for *_, frame in found):
         to_s = math.inf
-    found = [each for each in found if _is_between(each[-1], from_s, to_s)]
-    if not found:
-        return []
-    many = (level for level, each in enumerate(levels) if each.count(from_s, to_s) >= most)
+    many = (at for at, each in enumerate(levels) if 2 * each.count(from_s, to_s) >= most)
     deepest = next(many, len(levels) - 1)
-    lines: list[RollupLine] = []
-    for level, before, frame in found:
-        lines += _refined(levels, level, before, frame, (from_s, to_s), deepest)
-    return lines
+    return [
+        part
+        for level, before, frame in found
+        if _is_between(frame, from_s, to_s)
+        for part in _refined(levels[level : deepest + 1], before, frame)
+        if _is_between(part, from_s, to_s)
+    ]
 
 
-def _refined(
-    levels: list[_Frames],
-    level: int,
-    before: int,
-    frame: Frame,
-    times: tuple[float, float],
-    deepest: int,
-) -> list[RollupLine]:
-    """A line of a level, or the lines that it is made of, if they are all still there.
+def _refined(levels: list[_Frames], before: int, frame: Frame) -> list[Frame]:
+    """A line of the first of these levels, or what it is made of in the last of them, as far as
+    that is still there.
 
     Args:
         before: the number of the line before it.
-        times: from and to when they are wanted.
     """
-    parts = levels[level + 1].between(before, frame.number) if level < deepest else []
-    if parts and sum(part.made_of for part in parts) == frame.made_of:
-        lines: list[RollupLine] = []
-        for part in parts:
-            if _is_between(part, *times):
-                lines += _refined(levels, level + 1, before, part, times, deepest)
-            before = part.number
-        return lines
-    line = frame.line()
-    return [] if line is None else [part_of(line, *times)]
+    parts = levels[1].between(before, frame.number) if len(levels) > 1 else []
+    if not parts or sum(part.made_of for part in parts) != frame.made_of:
+        return [frame]
+    found: list[Frame] = []
+    for part in parts:
+        found += _refined(levels[1:], before, part)
+        before = part.number
+    return found
 
 
 def _is_between(frame: Frame, from_s: float, to_s: float) -> bool:

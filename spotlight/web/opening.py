@@ -41,7 +41,7 @@ class OpenedPage:
     server: PageServer
     place: PagePlace
     token: str
-    """That of the link; empty if none is part of it."""
+    """The token in the link is this; it is empty if none is part of it."""
 
     def link(self, run: str = "") -> str:
         """Where the page is, once its server has started: opened on a run, if one is named."""

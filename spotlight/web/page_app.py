@@ -30,6 +30,7 @@ import msgspec
 import structlog
 from aiohttp import web
 
+from spotlight.text import plain
 from spotlight.web.broadcasting import Broadcasts
 from spotlight.web.exposition import MEDIA_TYPE, exposition
 from spotlight.web.page_guard import PageGuard
@@ -55,7 +56,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-"""On every answer."""
+"""Every answer has these headers."""
 _LARGEST_FORM = 4096
 _FORM_LIMIT_S = 10.0
 _CHECK_S = 1.0
@@ -87,7 +88,7 @@ class PageApp:
             response = await self._answer(request)
         except Refused as error:
             self.refusals[error.status] += 1
-            response = _json({"error": str(error)}, error.status)
+            response = _json({"error": plain(error)}, error.status)
             response.headers.update(error.headers)
         except ConnectionError:  # nothing more can be said to it
             _abort(request)
@@ -220,7 +221,7 @@ class PageApp:
             try:
                 await self._tell(viewing.next, request, response, viewer)
             except Refused as error:
-                data = msgspec.json.encode({"error": str(error), "status": error.status})
+                data = msgspec.json.encode({"error": plain(error), "status": error.status})
                 await _write(request, response, b"event: end\ndata: %b\n\n" % data)
             return response
 

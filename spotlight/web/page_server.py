@@ -59,7 +59,7 @@ class PageSettings:
     admission: Admission | None = None
     """Who may look; None: everybody who reaches it."""
     certificate: Certificate | None = None
-    """With which it speaks TLS, and nothing else."""
+    """It speaks TLS with this one, and nothing else; None: it speaks plain HTTP."""
 
 
 class PageServer:

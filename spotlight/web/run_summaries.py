@@ -33,7 +33,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in the list."""
 
     name: str
-    """That of its folder."""
+    """The name of its folder is its own."""
     outcome: str
     """`running`, `finished`, `cancelled`, `failed`, or `unfinished` if nobody works on it."""
     iteration: int

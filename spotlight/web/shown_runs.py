@@ -51,7 +51,8 @@ class ShownRuns:
     def _folders(self) -> list[Path]:
         try:
             with os.scandir(self.folder) as entries:
-                return [Path(each.path) for each in entries if is_run(Path(each.path))]
+                paths = [Path(each.path) for each in entries if each.name.isprintable()]
+                return [path for path in paths if is_run(path)]
         except OSError:  # the folder is gone
             return []
 

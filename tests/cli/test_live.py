@@ -269,7 +269,8 @@ def test_the_summary_shows_the_figures_of_the_run() -> None:
         "requests_handed_on": 8,
         "groups_dropped": 0,
     }
-    table = " ".join(_drawn(summary_table(summary)).split())
+    table = " ".join(_drawn(summary_table(summary, [("spent", "$12.50")])).split())
+    assert "spent $12.50" in table
     assert "exported the average after 35 iterations, validation 0.720" in table
     for words in (
         "outcome finished",

@@ -37,7 +37,11 @@ def _figures(run: Path) -> list[dict[str, object]]:
     """Everything in metrics.jsonl but times, and what a restart found there."""
     lines = [*metrics(run, "iteration"), *metrics(run, "validation")]
     kept = [
-        {k: v for k, v in line.items() if not k.endswith("_s") and k != "samples_restored"}
+        {
+            key: value
+            for key, value in line.items()
+            if not key.endswith("_s") and key not in ("at", "samples_restored")
+        }
         for line in lines
     ]
     return sorted(kept, key=lambda line: (str(line["kind"]), int(str(line["weights_version"]))))

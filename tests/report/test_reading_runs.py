@@ -10,6 +10,7 @@ import pytest
 from sample_run import RESERVED, RunWriter
 
 from spotlight.errors import RunFolderError
+from spotlight.record.ledger import Ledger
 from spotlight.record.run_events import WeightsPublished, WorkerLost, WorkerStateBegan
 from spotlight.report.run_reading import read_run
 
@@ -166,10 +167,12 @@ def test_states_among_the_events_of_an_earlier_version_come_first(run: RunWriter
     assert (record.states_from_s, record.run_seconds) == (6.0, 6.0)
 
 
-def test_a_ledger_that_cannot_be_read_is_named(run: RunWriter) -> None:
+def test_a_ledger_that_cannot_be_read_is_left_out_and_noted(run: RunWriter) -> None:
     (run.folder / "ledger.json").write_text("{")
-    with pytest.raises(RunFolderError, match=r"ledger\.json is damaged"):
-        read_run(run.folder)
+    record = read_run(run.folder)
+    (note,) = record.notes
+    assert note.startswith(f"{run.folder / 'ledger.json'} is damaged")
+    assert record.ledger == Ledger()
 
 
 def test_a_folder_without_a_job_is_not_a_run(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 from sample_run import RunWriter, sample_job
 
 from spotlight.policies.exploration.contrast import best_contrast, squared_deviations
+from spotlight.record.ledger import Ledger, NodeBill, Price
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report.intervals import student_t95
 from spotlight.report.metrics import read_run, summarise
@@ -303,3 +305,33 @@ def test_a_run_of_an_older_version_tells_by_its_probes(run: RunWriter) -> None:
 def test_a_run_of_version_0_1_0_is_not_judged() -> None:
     folder = Path(__file__).parents[1] / "data" / "runs" / "0.1.0"
     assert summarise(read_run(folder))["exploration"]["verdict"] == "not shown"
+
+
+@pytest.mark.parametrize(
+    ("prices", "said"),
+    [
+        ((2.0, 4.0), "It took 25% of spot time and $1.50;"),
+        ((2.0, None), "It took 25% of spot time;"),
+    ],
+    ids=["priced", "in part without a price"],
+)
+def test_the_ledger_says_what_exploration_took(
+    run: RunWriter, prices: Sequence[float | None], said: str
+) -> None:
+    for iteration in range(5):
+        run.metric("iteration", iteration + 1.0, iteration=iteration)
+    bills = [
+        NodeBill(
+            node=f"spot-{number}",
+            pool="spot",
+            process="",
+            workers=1,
+            price=None if price is None else Price(price),
+            from_at=0.0,
+            to_at=1.0,
+            times={f"spot-{number}/0": {"explore": 900_000, "rollout": 2_700_000}},
+        )
+        for number, price in enumerate(prices)
+    ]
+    history = msgspec.structs.replace(read_run(run.folder), ledger=Ledger(bills=tuple(bills)))
+    assert said in summarise(history)["exploration"]["sentence"]

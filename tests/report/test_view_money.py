@@ -11,7 +11,7 @@ import pytest
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, Price, RollupLine
 from spotlight.record.run_metrics import IterationMetrics
-from spotlight.report.run_view import MoneyPart
+from spotlight.report.run_view import ExplorationPart, MoneyPart
 from spotlight.report.view_money import ViewMoney
 
 HOUR_MS = 3_600_000
@@ -72,12 +72,16 @@ def iteration(number: int, time_s: float = 0.0, **fields: Any) -> IterationMetri
 ITERATIONS = [iteration(number, 900.0 * number) for number in range(4)]
 
 
+GAINS = ExplorationPart(verdict="paid", times=1.7, low=1.6, high=1.8)
+
+
 def money(
     ledger: Ledger = LEDGER,
     lines: Sequence[RollupLine] = LINES,
     iterations: Sequence[IterationMetrics] = ITERATIONS,
     spec: JobSpec | None = None,
     reached_s: float | None = None,
+    exploration: ExplorationPart = GAINS,
 ) -> MoneyPart:
     shown = ViewMoney(spec or job())
     shown.ledger(ledger)
@@ -85,7 +89,7 @@ def money(
         shown.rollup(line)
     for metrics in iterations:
         shown.iteration(metrics)
-    return shown.part(ledger.time_s, reached_s)
+    return shown.part(ledger.time_s, reached_s, exploration)
 
 
 def test_the_parts_of_what_was_spent_add_up() -> None:
@@ -124,6 +128,11 @@ def test_advice_is_given_by_the_runs_own_figures() -> None:
     part = money(spec=job(exploration={"candidates": 8}))
     assert part.advice.startswith("One more spot node (2 GPUs) costs $4.00 an hour, 25.0% more")
     assert part.advice.endswith("worth it.")
+
+
+def test_no_advice_is_given_before_the_gain_has_an_interval() -> None:
+    advice = money(exploration=ExplorationPart(verdict="not shown", times=1.7)).advice
+    assert "cannot be said" in advice
 
 
 def test_no_advice_is_given_while_exploration_is_reduced() -> None:

@@ -52,7 +52,7 @@ def test_where_none_was_written_it_is_empty(tmp_path: Path) -> None:
         (
             b'{"format":1,"bills":[{"node":"n","pool":"spot","process":"p","workers":1,'
             b'"from_at":1.0,"to_at":2.0,"times":{"n/0":{"idle":-5}}}]}',
-            "is damaged (bills[0] has -5 ms of `idle` of n/0)",
+            "is damaged (Expected `int` >= 0 - at `$.bills[0].times[...][...]`)",
         ),
     ],
 )

@@ -243,7 +243,7 @@ def test_a_file_that_ends_at_any_byte_is_read_up_to_the_last_whole_line(folder: 
         rollups.close()
 
 
-def test_damage_in_a_fine_level_is_bridged_by_a_coarser_one(folder: Path) -> None:
+def test_a_damaged_line_is_left_out(folder: Path) -> None:
     write(folder, lines := steady(100))
     file = folder / "10s.rollup"
     text = bytearray(file.read_bytes())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -77,10 +77,17 @@ class Page:
                 return answer.status, await answer.json()
             return answer.status, await answer.read()
 
+    async def until(self, path: str, is_so: Callable[[int, Any], bool]) -> None:
+        """Ask until the answer is so."""
+        async with asyncio.timeout(20):
+            while not is_so(*await self.get(path)):  # noqa: ASYNC110 - another thread's
+                await asyncio.sleep(0.02)
+
     async def view(self, run: str) -> dict[str, Any]:
         """That of a run."""
         status, said = await self.get(f"api/runs/{run}/view")
         assert status == 200, said
+        assert isinstance(said, dict)
         return said
 
     @asynccontextmanager

@@ -45,10 +45,12 @@ async def test_names_of_this_machine_are_answered(runs: Path, host: str) -> None
 async def test_what_a_page_of_another_site_asks_is_refused(
     runs: Path, headers: dict[str, str]
 ) -> None:
-    async with serving(runs) as (_, page):
-        async with page.client.get(f"{page.url}api/runs", headers=headers) as answer:
-            assert answer.status == 403
-            assert "Access-Control-Allow-Origin" not in answer.headers
+    async with (
+        serving(runs) as (_, page),
+        page.client.get(f"{page.url}api/runs", headers=headers) as answer,
+    ):
+        assert answer.status == 403
+        assert "Access-Control-Allow-Origin" not in answer.headers
 
 
 async def test_the_own_page_and_a_link_to_it_are_answered(runs: Path) -> None:
@@ -131,8 +133,8 @@ async def test_who_signs_in_gets_a_cookie_that_no_script_reads_and_no_other_site
 
 
 async def test_an_encrypted_page_has_a_cookie_that_is_sent_encrypted_alone(runs: Path) -> None:
-    encrypted = {"admission": LinkAdmission(TOKEN), "certificate": new_certificate()}
-    async with serving(runs, **encrypted) as (server, page):
+    admission, certificate = LinkAdmission(TOKEN), new_certificate()
+    async with serving(runs, admission=admission, certificate=certificate) as (server, page):
         assert server.url.startswith("https://")
         form = {"token": TOKEN}
         async with page.client.post(
@@ -170,10 +172,12 @@ async def test_a_form_of_another_site_signs_nobody_in(runs: Path) -> None:
 async def test_a_form_that_names_no_good_token_is_refused(
     runs: Path, body: bytes, status: int
 ) -> None:
-    async with serving(runs, admission=LinkAdmission(TOKEN)) as (_, page):
-        async with page.client.post(f"{page.url}session", data=body) as answer:
-            assert answer.status == status
-            assert (await answer.json())["error"]
+    async with (
+        serving(runs, admission=LinkAdmission(TOKEN)) as (_, page),
+        page.client.post(f"{page.url}session", data=body) as answer,
+    ):
+        assert answer.status == status
+        assert (await answer.json())["error"]
 
 
 async def test_nobody_signs_in_where_no_token_is_needed(runs: Path) -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from spotlight.errors import AddressInUse, UserError
 from spotlight.transport.tensors.certificates import new_certificate
+from spotlight.transport.wary_server import WaryServer
 from spotlight.web import page_server
 from spotlight.web.page_server import PageServer, PageSettings
 from spotlight.web.shown_runs import ShownRuns
@@ -65,11 +66,11 @@ def test_a_server_that_breaks_down_says_so_in_the_log_and_ends_alone(
 ) -> None:
     broken = threading.Event()
 
-    async def break_down(self, listener, answering):
+    async def break_down(*_: object) -> None:
         broken.set()
         raise MemoryError("no more")
 
-    monkeypatch.setattr(page_server.WaryServer, "until_closed", break_down)
+    monkeypatch.setattr(WaryServer, "until_closed", break_down)
     with structlog.testing.capture_logs() as logs:
         server = PageServer(PageSettings(ShownRuns(run.folder.parent)))
         server.start()
@@ -91,9 +92,7 @@ async def test_more_connections_than_there_may_be_are_told_so(
             status, said = await page.get("healthz")
             assert status == 503
             assert "too many connections" in said["error"]
-        async with asyncio.timeout(10):
-            while (await page.get("healthz"))[0] != 200:
-                await asyncio.sleep(0.02)
+        await page.until("healthz", lambda status, _: status == 200)
 
 
 async def test_a_thousand_pages_at_once_are_served_or_refused_with_a_reason(
@@ -121,9 +120,7 @@ async def test_a_thousand_pages_at_once_are_served_or_refused_with_a_reason(
         assert found.count(200) > 10
         assert found.count(200) + found.count(503) + found.count(0) == 1000
         assert found.count(0) == 0
-        async with asyncio.timeout(20):
-            while (await page.get("healthz"))[0] != 200:
-                await asyncio.sleep(0.05)
+        await page.until("healthz", lambda status, _: status == 200)
 
 
 async def test_who_says_nothing_is_disconnected(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from spotlight.report.run_view import RunView
 from spotlight.web import broadcasting
 from spotlight.web.watched_run import WatchedRun
 from tests.web.page_kit import WrittenRun, serving
@@ -22,6 +23,7 @@ async def test_a_page_gets_the_whole_view_and_then_what_changes(tmp_path: Path) 
         assert view["job"]["iteration"] == 2
         run.iterate()
         name, second, change = await stream.next()
+        assert first is not None
         assert (name, second) == ("change", first + 1)
         assert change["rows_from"] == 2
         assert len(change["rows"]) == 1
@@ -64,7 +66,9 @@ async def test_a_viewer_who_takes_nothing_gets_the_view_anew(tmp_path: Path) -> 
         told = [await viewing.next(10)]
         for count in range(1, broadcasting.MOST_WAITING + 3):
             run.iterate()
-            while broadcasts.told_anew == 0 and (await page_of(broadcasts, run)) < count:
+            while (  # noqa: ASYNC110 - a file that is read by and by
+                broadcasts.told_anew == 0 and await page_of(broadcasts, run) < count
+            ):
                 await asyncio.sleep(0.01)
         told.append(await viewing.next(10))
         assert [b"event: view" in each for each in told] == [True, True]
@@ -139,9 +143,7 @@ async def test_a_place_is_free_again_when_a_viewer_leaves(
     async with serving(run.folder.parent) as (_, page):
         async with page.stream("a") as stream:
             await stream.next()
-        async with asyncio.timeout(10):
-            while (await page.get("api/runs/a/view"))[0] != 200:
-                await asyncio.sleep(0.02)
+        await page.until("api/runs/a/view", lambda status, _: status == 200)
 
 
 async def test_more_runs_than_are_followed_at_once_make_room_or_are_refused(
@@ -165,16 +167,14 @@ async def test_nobody_reads_a_run_that_nobody_looks_at(
     run = WrittenRun(tmp_path / "runs" / "a")
     async with serving(run.folder.parent) as (_, page):
         await page.view("a")
-        async with asyncio.timeout(10):
-            while b"page_runs_followed 0.0" not in (await page.get("metrics"))[1]:
-                await asyncio.sleep(0.02)
+        await page.until("metrics", lambda _, text: b"page_runs_followed 0.0" in text)
 
 
 async def test_a_fault_of_the_view_is_told_and_harms_nobody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Faulty(WatchedRun):
-        def view(self):
+        def view(self) -> RunView:
             if self.folder.name == "a":
                 raise ZeroDivisionError
             return super().view()

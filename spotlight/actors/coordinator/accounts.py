@@ -141,10 +141,18 @@ class Accounts:
             for worker, states in times.workers.items()
             if worker.rpartition("/")[0] == said.node
         }
-        prices = self._prices_of(times.job_id, opened)
-        price = prices.of(said.node, said.pool, report.price, at)
+        if self._is_after_its_end(times, opened) and opened.book.knows(said.process, times.number):
+            price = opened.book.price_of(said.process, times.number)
+        else:
+            prices = self._prices_of(times.job_id, opened)
+            price = prices.of(said.node, said.pool, report.price, at)
         opened.book.add(said, WorkerTimes(times.number, times.job_id, own), price, at)
         opened.told_at = at
+
+    def _is_after_its_end(self, times: WorkerTimes, opened: _OpenBook) -> bool:
+        """Whether nobody knows the prices of its job any more: an earlier coordinator ended it."""
+        has_job = bool(times.job_id) and times.job_id not in self._tenants
+        return has_job and opened.prices is None
 
     def _prices_of(self, job_id: str, opened: _OpenBook) -> Prices:
         tenant = self._tenants.get(job_id)

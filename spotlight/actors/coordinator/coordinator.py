@@ -589,25 +589,27 @@ class Coordinator(Actor):
         self.call_in_turn(partial(self._run_again, tenant))
 
     async def _end(self, tenant: Tenant) -> None:
-        """Its nodes are told, and say what they did for it in the end."""
+        """Nodes are told that a job is over, and say what they did for it in the end. Until then
+        all that is needed to go on with it is kept: this coordinator may be killed."""
+        if tenant.ended is None or self._tenants.get(tenant.service.id) is not tenant:
+            return
+        if isinstance(tenant, JobRunner):
+            tenant.nodes.forget()
+            self.run_task(self._settle(tenant))
+        else:
+            await self._close(tenant)
+
+    async def _settle(self, tenant: Tenant) -> None:
+        await self._accounts.settle(tenant.service.id)
+        self.call_in_turn(partial(self._close, tenant))
+
+    async def _close(self, tenant: Tenant) -> None:
+        """Write the report, then say so: whoever sees the outcome finds the report."""
         status = tenant.ended
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
         await self._stop(tenant)
-        if isinstance(tenant, JobRunner):  # whoever sees the outcome finds the report
-            ended = msgspec.structs.replace(status, outcome="", reason="")
-        else:
-            ended = status
-        self._last[tenant.service.id] = ended
         tenant.nodes.forget()
-        self.run_task(self._settle(tenant, status))
-
-    async def _settle(self, tenant: Tenant, status: JobStatus) -> None:
-        await self._accounts.settle(tenant.service.id)
-        self.call_in_turn(partial(self._close, tenant, status))
-
-    async def _close(self, tenant: Tenant, status: JobStatus) -> None:
-        """Write the report, then say so: whoever sees the outcome finds the report."""
         if isinstance(tenant, JobRunner):
             try:
                 await asyncio.to_thread(write_report, Path(status.run_folder))

@@ -79,6 +79,10 @@ class Book:
         """Whether there is a bill of a stretch of a process."""
         return (process, number) in self._stretches
 
+    def price_of(self, process: str, number: int) -> Price | None:
+        """What a stretch costs that there is a bill of, by the latest."""
+        return self._stretches[process, number][-1].price
+
     def seen_until(self, node: str) -> float:
         """When a node was there last, in seconds since 1970; 0 if never."""
         bills = [*self._settled, *(bill for its in self._stretches.values() for bill in its)]

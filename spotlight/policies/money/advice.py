@@ -17,20 +17,14 @@ estimate. Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Literal
 
 from spotlight.policies.money.words import money
 
 Worth = Literal["worth it", "not shown", "not worth it", "cannot be said"]
-LEAST_ITERATIONS = 4
-"""Fewer say too little of contrast."""
-_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14)
-"""The 97.5 % quantile of Student's t, for 1, 2, ... degrees of freedom."""
 _LEAST_PREVIEWS = 1.5
-"""With fewer for a sample there is too little choice to tell what more would add."""
+"""Fewer for a sample leave too little choice to tell what more would add."""
 _WITHIN = 0.98
 """A sample with this share of the previews that it may have has all of them."""
 
@@ -53,8 +47,9 @@ class Measured:
     previews_per_sample: float
     most_previews: float
     """The job allows so many for each sample."""
-    contrasts: Sequence[float]
-    """The contrast of the kept seeds over that of random ones, of each iteration."""
+    contrast: tuple[float, float] | None
+    """The ends of the 95 % interval of the contrast of the kept seeds over that of random ones;
+    None before it is known."""
     useful_share: float
     """The share of paid spot time that was not lost to starting, loading, leaving and losses."""
     explores: Literal["in training time", "never", "otherwise"]
@@ -100,23 +95,18 @@ def _why_silent(run: Measured) -> str:
         return "rollouts take more GPU time than training, where the model does not hold"
     if run.explores == "never":
         return ""
-    if len(run.contrasts) < LEAST_ITERATIONS:
-        return f"the gain of choosing is measured by {LEAST_ITERATIONS} iterations or more"
+    if run.contrast is None:
+        return "what choosing gains is not known with an interval yet"
     if run.previews_per_sample < _LEAST_PREVIEWS:
         return f"there are fewer than {_LEAST_PREVIEWS:g} previews for each sample"
     return ""
 
 
 def _slopes(run: Measured) -> tuple[float, ...]:
-    """b of the model, at both ends of the 95 % interval of what the run has measured."""
-    if run.explores == "never":
+    """b of the model, at both ends of the interval of what the run has measured."""
+    if run.explores == "never" or run.contrast is None:
         return (0.0,)
-    logs = [2 * math.log(contrast) for contrast in run.contrasts if contrast > 0]
-    degrees = len(logs) - 1
-    quantile = _QUANTILES[degrees - 1] if degrees <= len(_QUANTILES) else 2.1
-    margin = quantile * stdev(logs) / math.sqrt(len(logs))
-    ends = (fmean(logs) - margin, fmean(logs) + margin)
-    return tuple((math.exp(end) - 1) / math.log(run.previews_per_sample) for end in ends)
+    return tuple((end**2 - 1) / math.log(run.previews_per_sample) for end in run.contrast)
 
 
 def _faster(run: Measured, slope: float) -> float:

@@ -173,3 +173,18 @@ async def test_the_end_of_a_job_waits_until_its_nodes_work_for_others(office: Of
     office.accounts.report(report(stretch(0, "job-a", rollout=700), stretch(1, "")))
     await office.accounts.settle("job-a")
     assert office.times_of(office.run) == {"rollout": 700}
+
+
+async def test_what_is_said_late_of_a_job_costs_as_much_as_before(tmp_path: Path) -> None:
+    """The job has ended, and with an earlier coordinator who knew its prices."""
+    first = Office(tmp_path, lambda: 1000.0)
+    first.accounts.report(report(stretch(0, "job-a", rollout=1000), price=Price(3.6)))
+    await first.accounts.write()
+    first.close()
+    second = Office(tmp_path, lambda: 1010.0)
+    second.accounts.report(report(stretch(0, "job-a", rollout=1500)))
+    await second.accounts.write()
+    (bill,) = read_ledger(second.run).bills
+    second.close()
+    assert bill.price == Price(3.6, None, "node")
+    assert bill.times == {"n/0": {"rollout": 1500}}

@@ -8,7 +8,7 @@ import pytest
 from job_kit import job
 from town_kit import Town, events
 
-from spotlight.actors.protocol.users import JobAccepted, JobRefused, JobStatus
+from spotlight.actors.protocol.users import JobAccepted, JobRefused, JobStatus, SubmitJob
 from spotlight.jobs import JobSpec
 from spotlight.record.ledger import Price
 
@@ -32,15 +32,16 @@ def counting(town: Town) -> Town:
 async def test_a_job_that_has_spent_its_budget_stops_and_can_be_gone_on_with(
     counting: Town,
 ) -> None:
-    end = await counting.run(priced(budget={"usd": 200}))
+    spec = priced(budget={"usd": 200})
+    end = await counting.run(spec)
     assert end.outcome == "cancelled"
     assert "of the $200.00 of `budget.usd` are spent" in end.reason
     assert f"spotlight resume {end.run_folder} --set budget.usd=" in end.reason
     assert end.spent is not None and 200 <= end.spent < 260
     (near,) = events(end.run_folder, "budget_near")
     assert near["budget"] == "budget.usd" and near["limit"] == 200
-    more = await counting.submit(priced(budget={"usd": 9e9}), end.run_folder, resume=True)
-    assert isinstance(more, JobRefused), "without --set it is the job that was"
+    more = await counting.submit(spec, end.run_folder, resume=True)
+    assert isinstance(more, JobRefused)
     assert "already; raise it with --set budget.usd=" in more.reason
 
 
@@ -98,3 +99,22 @@ async def test_the_status_says_what_was_spent_and_by_which_prices(counting: Town
 async def test_a_job_without_prices_has_no_cost_that_is_known(counting: Town) -> None:
     end = await counting.run(job(iterations=2))
     assert (end.spent, end.price_sources) == (None, ())
+
+
+async def test_a_budget_of_hours_also_ends_a_job_of_whose_nodes_nothing_is_known(
+    town: Town,
+) -> None:
+    end = await town.run(priced(budget={"hours": 0.02}))
+    assert (end.outcome, "budget.hours" in end.reason) == ("cancelled", True)
+
+
+async def test_a_job_that_was_stopped_goes_on_with_a_higher_budget(counting: Town) -> None:
+    spec = priced(budget={"usd": 200})
+    end = await counting.run(spec)
+    more_of_it = priced(budget={"usd": 1e6})
+    message = SubmitJob(more_of_it, end.run_folder, True, changes=("budget.usd=1e6",))
+    accepted = await counting.ask(message)
+    assert isinstance(accepted, JobAccepted), accepted
+    more = await counting.ended()
+    assert more.outcome == "finished"
+    assert end.spent is not None and more.spent is not None and more.spent > end.spent

@@ -193,6 +193,7 @@ async def test_the_metadata_of_a_prompt_goes_along_with_all_its_requests(
     assert {request.kind for _, request in town.world.granted} == {
         "rollout",
         "preview",
+        "random",
         "evaluation",
     }
     for _, request in town.world.granted:

@@ -122,6 +122,12 @@ async def test_run_time_is_never_before_what_the_ledger_accounts_for(folder: Run
     assert RunRecord(folder, clock=Wall(101.0), came_back=True).time_s() >= 9.0
 
 
+async def test_a_ledger_that_cannot_be_read_stops_no_run(folder: RunFolder) -> None:
+    folder.record_event({"time_s": 3.0, "at": 100.0, "event": "phase", "phase": "rollout"})
+    (folder.path / "ledger.json").write_text("{")
+    assert RunRecord(folder, clock=Wall(101.0)).time_s() == pytest.approx(3.0, abs=0.5)
+
+
 async def test_of_an_earlier_version_run_time_goes_on_from_the_last_event(
     folder: RunFolder,
 ) -> None:

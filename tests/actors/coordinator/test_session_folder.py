@@ -53,6 +53,11 @@ def test_a_session_whose_journal_is_lost_is_refused(path: Path) -> None:
             SessionFolder.reopen(path)
 
 
+def test_a_session_that_left_nothing_is_said_to_be_over(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"session-1 is gone, .*: it is over$"):
+        SessionFolder.reopen(tmp_path / "session-1")
+
+
 def test_a_new_session_deletes_what_a_kill_left_of_one_that_had_not_begun(path: Path) -> None:
     (path / "session.json").unlink()
     other = msgspec.structs.replace(SAVED, session="other")

@@ -9,7 +9,14 @@ import pytest
 
 from spotlight.policies.ledger.book import SETTLED_AFTER_S, Book, Said
 from spotlight.policies.ledger.node_times import MOST_STRETCHES
-from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, Price, WorkerTimes
+from spotlight.record.ledger import (
+    Ledger,
+    Milliseconds,
+    NodeBill,
+    Price,
+    TimeState,
+    WorkerTimes,
+)
 
 SPOT, DEARER = Price(3.6), Price(7.2)
 NODE = Said("n", "spot", "p1", 1)
@@ -161,8 +168,9 @@ def test_lines_add_up_to_the_ledger_and_bills_never_shrink() -> None:
         for step in range(80):
             key = rng.choice(["p1", "p2"]), rng.randrange(3)
             its = said.setdefault(key, {})
-            state = rng.choice(["rollout", "idle"])
-            its[state] = its.get(state, 0) + rng.randrange(5000)  # type: ignore[index]
+            either: list[TimeState] = ["rollout", "idle"]
+            state = rng.choice(either)
+            its[state] = its.get(state, 0) + rng.randrange(5000)
             if rng.random() < 0.6:
                 price = rng.choice([SPOT, DEARER])
                 times = WorkerTimes(key[1], "a", {"n/0": dict(its)})

@@ -289,6 +289,7 @@ class JobRunner(Tenant):
         self.record.write(run.require_there)
         self.record.write(lambda: run.keep_time(clock_s))
         self.team.watch()
+        self.money.note(self.money.spent, run.time_s())
         if why := self.nodes.why_nobody_can_train(self.spec.training.ranks):
             return self.fail(why)
         await self.team.assemble()

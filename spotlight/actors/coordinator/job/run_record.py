@@ -12,7 +12,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,9 @@ class RunRecord:
         self._loop = asyncio.get_running_loop()
         self._clock = clock
         last = folder.last_moment()
-        self._written_s = max(last.time_s, read_ledger(folder.path).time_s)
+        self._written_s = last.time_s
+        with suppress(RunFolderError):  # who writes the ledger says so
+            self._written_s = max(last.time_s, read_ledger(folder.path).time_s)
         away_s = _away_s(last, clock()) if came_back else 0.0
         self._offset_s = max(self._written_s, last.time_s + away_s) - self._loop.time()
         self.tally = RunTally()

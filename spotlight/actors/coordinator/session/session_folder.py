@@ -72,7 +72,8 @@ class SessionFolder:
             saved = msgspec.json.decode((path / _FILE).read_bytes(), type=SavedSession)
         except FileNotFoundError as error:
             raise RunFolderError(
-                "the coordinator was killed as it ended, and nobody knows why it did: it is over"
+                f"{path} is gone, as it is at the end of a session; whoever ended it was killed"
+                " before saying why: it is over"
             ) from error
         except (OSError, msgspec.MsgspecError) as error:
             raise RunFolderError(
