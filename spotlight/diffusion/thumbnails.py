@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, features
 
 MOST_PIXELS = 256
-"""Of a thumbnail's longer side."""
+"""The longer side of a thumbnail."""
 _QUALITY = 80
 _SPRITE = 64
 """What is no larger than this is kept as it is, to the bit."""

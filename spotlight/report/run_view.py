@@ -67,7 +67,7 @@ class WhatIf(Part, frozen=True, kw_only=True):
     """Such as `on demand`."""
     usd: float | None
     assumption: str
-    """One sentence."""
+    """What is assumed for it, in one sentence."""
 
 
 class MoneyPart(Part, frozen=True, kw_only=True):
@@ -81,7 +81,7 @@ class MoneyPart(Part, frozen=True, kw_only=True):
     """What had been spent when the target was reached."""
     by_pool: dict[str, float] = {}
     by_state: dict[str, dict[str, float]] = {}
-    """By pool and state."""
+    """The money by pool and state."""
     by_node: dict[str, float] = {}
     by_hour: tuple[tuple[float, float], ...] = ()
     """(beginning of the hour since 1970, money)."""
@@ -98,7 +98,7 @@ class MoneyPart(Part, frozen=True, kw_only=True):
 class PoolPart(Part, frozen=True, kw_only=True):
     workers: int
     seconds: dict[TimeState, float]
-    """Of all its workers, by state."""
+    """The time of all its workers, by state."""
 
 
 class ExplorationPart(Part, frozen=True, kw_only=True):
@@ -145,14 +145,14 @@ class Areas(Part, frozen=True, kw_only=True):
     """What each pool's time went to."""
 
     edges: tuple[float, ...]
-    """Of the buckets: one more than there are of these."""
+    """The edges of the buckets: one more than there are of these."""
     pools: dict[str, dict[TimeState, tuple[float, ...]]]
     """The mean number of workers in a state, by pool and state, one for each bucket."""
 
 
 class LanePart(Part, frozen=True, kw_only=True):
     name: str
-    """Of a worker or of a node."""
+    """The name of a worker or of a node."""
     pool: str
     parts: tuple[tuple[int, float, float], ...]
     """(place in `TIME_STATES`, start, end), in order of time; gaps are times of absence."""
@@ -186,7 +186,7 @@ class NodePart(Part, frozen=True, kw_only=True):
     says: str
     """What there is to say of it, such as `notice: 24 s left`, or `trains`."""
     usd_per_hour: float | None
-    """Of the whole node."""
+    """The price of the whole node."""
     usd: float | None
     """What it cost this run."""
     is_there: bool

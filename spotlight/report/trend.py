@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _LATEST = 6
-"""So many validations say what the trend is."""
+"""How many validations say what the trend is."""
 _FEWEST = 3
 _LEAST_T = 2.0
 """A slope is a trend if it is so many times its standard error."""

@@ -38,6 +38,7 @@ from spotlight.report import formatting
 from spotlight.report.run_reading import RunHistory, read_run
 from spotlight.report.run_view import (
     MOST_BUCKETS,
+    MOST_LANES,
     Happened,
     JobPart,
     Mark,
@@ -64,6 +65,8 @@ MOST_HAPPENED = 200
 SILENT_S = 60.0
 """Nobody works on a run that wrote nothing for so long."""
 _LATEST_SCORES = 32
+_WHOLE_S = 60.0
+"""States that begin so early in a run are those of the whole run."""
 
 _Record = RunEvent | IterationMetrics | ValidationMetrics
 
@@ -167,8 +170,9 @@ class ViewBuilder:
         """The account as it stands; before the roll-ups that it accounts for."""
         self._money.ledger(ledger)
         self._time_s = max(self._time_s, ledger.time_s)
+        self._rolled.expect(ledger.time_s)
         if ledger.at:
-            self._seen_at(ledger.at)
+            self.written_at(ledger.at)
         self._fleet.ledger(ledger)
 
     def rollup(self, line: RollupLine) -> None:
@@ -336,7 +340,7 @@ class ViewBuilder:
         seen, rolled = self._seen, self._rolled
         if seen.first_s is None or rolled.first_s is None:
             return seen.first_s is not None
-        return seen.first_s <= rolled.first_s + 10.0 and seen.end_s >= rolled.end_s - 10.0
+        return seen.first_s <= rolled.first_s + _WHOLE_S and seen.end_s >= rolled.end_s - 10.0
 
 
 def view_of(folder: Path, now: float | None = None) -> RunView:
@@ -360,7 +364,8 @@ def built_from(run: RunHistory) -> ViewBuilder:
         if path.exists():
             builder.written_at(path.stat().st_mtime)
     further = _further(run.folder)
-    sources = run.events, run.phases, run.worker_states(), run.iterations, run.validations
+    states = run.worker_states() if _shows_states(run) else ()
+    sources = run.events, run.phases, states, run.iterations, run.validations
     for record in _in_order(*sources):
         match record:
             case RunEvent():
@@ -376,11 +381,18 @@ def built_from(run: RunHistory) -> ViewBuilder:
     return builder
 
 
+def _shows_states(run: RunHistory) -> bool:
+    """Whether lanes are drawn by states of workers: they are known of the whole run, and so few
+    that each worker has a lane. Of a large run there are a million of them."""
+    workers = {worker for bill in run.ledger.bills for worker in bill.times}
+    return not workers or (run.states_from_s < _WHOLE_S and len(workers) <= MOST_LANES)
+
+
 def _rollups(run: RunHistory, builder: ViewBuilder) -> Iterator[RollupLine]:
     """As finely as a view shows them."""
     folder, until = run.folder / FOLDER, run.ledger.number
     try:
-        yield from each_rollup(folder, 0.0, math.inf, 2 * MOST_BUCKETS, until=until)
+        yield from each_rollup(folder, 0.0, math.inf, MOST_BUCKETS, until=until)
     except RunFolderError as error:
         builder.note(str(error))
 

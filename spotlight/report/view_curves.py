@@ -61,7 +61,7 @@ class Curves:
         self._each = 1
         """How many versions a row stands for."""
         self._rows: dict[int, _Row] = {}
-        """By the number of the version, divided by that; in rising order."""
+        """The rows by the number of their version, divided by that."""
         self._last = -1
         """The latest iteration."""
 

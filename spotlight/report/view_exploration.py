@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from spotlight.jobs import JobSpec
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report.run_view import ExplorationPart
+from spotlight.report.verdict import exploration_of
 
 _MOST = 20_000
 """Iterations; of a longer run the latest."""
@@ -18,10 +19,12 @@ class ViewExploration:
     def __init__(self, job: JobSpec) -> None:
         self._job = job
         self._iterations: dict[int, IterationMetrics] = {}
+        self._changes = 0
         self._told: tuple[object, ExplorationPart] = (None, ExplorationPart())
 
     def iteration(self, metrics: IterationMetrics) -> None:
         """An iteration is over; one that is made again takes the place of the first."""
+        self._changes += 1
         self._iterations.pop(metrics.iteration, None)
         self._iterations[metrics.iteration] = metrics
         if len(self._iterations) > _MOST:
@@ -34,19 +37,8 @@ class ViewExploration:
             spot_seconds: of all spot workers, by state.
             usd: what their exploration cost; None if that is not known.
         """
-        key = (len(self._iterations), next(reversed(self._iterations), None), dict(spot_seconds))
+        key = (self._changes, dict(spot_seconds), usd)
         if self._told[0] != key:
             made = exploration_of(self._job, list(self._iterations.values()), spot_seconds, usd)
             self._told = key, made
         return self._told[1]
-
-
-def exploration_of(
-    job: JobSpec,
-    iterations: Sequence[IterationMetrics],
-    seconds_by_state: Mapping[str, float],
-    usd: float | None,
-) -> ExplorationPart:
-    """Until it is measured, nothing is shown."""
-    verdict = "off" if job.exploration.mode == "none" else "not shown"
-    return ExplorationPart(verdict=verdict)  # type: ignore[arg-type]

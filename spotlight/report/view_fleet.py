@@ -21,7 +21,7 @@ from spotlight.report.formatting import duration, natural_order
 from spotlight.report.run_view import NodePart
 
 MOST_NODES = 256
-"""So many nodes are shown: those that are there, then those that went last."""
+"""How many nodes are shown: those that are there, then those that went last."""
 _MOST_KEPT = 4 * MOST_NODES
 _WORDS = {
     "rollout": "rolls out",

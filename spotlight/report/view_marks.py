@@ -1,53 +1,47 @@
-"""What is marked across the curves: bounded, by making one of neighbours of the same kind."""
+"""What is marked across the curves: bounded, by making one of those of a kind that are close to one
+another."""
 
 from __future__ import annotations
+
+import msgspec
 
 from spotlight.report.run_view import Mark
 
 MOST_MARKS = 256
+_FIRST_WIDTH_S = 0.5
 
 
 class KeptMarks:
-    """Marks in the order in which they came."""
+    """At most one mark of a kind in each part of the time; the parts become twice as long whenever
+    there are too many marks."""
 
     def __init__(self, most: int = MOST_MARKS) -> None:
         self._most = most
-        self._marks: list[tuple[Mark, int]] = []
-        """Each with how many it stands for."""
+        self._width_s = _FIRST_WIDTH_S
+        self._marks: dict[tuple[int, str], tuple[Mark, int]] = {}
+        """The first of each part and kind, and how many there are of them."""
 
     def add(self, mark: Mark) -> None:
         """The next one."""
-        self._marks.append((mark, 1))
-        if len(self._marks) > self._most:
-            self._fold()
+        self._count(mark, 1)
+        while len(self._marks) > self._most:
+            self._width_s *= 2
+            marks, self._marks = self._marks, {}
+            for kept, count in marks.values():
+                self._count(kept, count)
 
     def all(self) -> tuple[Mark, ...]:
-        """All of them, with what they stand for in words."""
-        return tuple(_worded(mark, count) for mark, count in self._marks)
+        """All of them in order of time, with what they stand for in words."""
+        told = (_worded(mark, count) for mark, count in self._marks.values())
+        return tuple(sorted(told, key=lambda mark: mark.time_s))
 
-    def _fold(self) -> None:
-        """The second half as it is, of the first half pairs of a kind."""
-        older, newer = self._marks[: self._most // 2], self._marks[self._most // 2 :]
-        kept: list[tuple[Mark, int]] = []
-        open_places: dict[str, int] = {}
-        """Where the latest mark of a kind is that may take another one."""
-        for mark, count in older:
-            place = open_places.pop(mark.kind, None)
-            if place is None:
-                open_places[mark.kind] = len(kept)
-                kept.append((mark, count))
-            else:
-                kept[place] = (kept[place][0], kept[place][1] + count)
-        self._marks = kept + newer
+    def _count(self, mark: Mark, count: int) -> None:
+        place = int(mark.time_s / self._width_s), mark.kind
+        first, before = self._marks.get(place, (mark, 0))
+        self._marks[place] = first, before + count
 
 
 def _worded(mark: Mark, count: int) -> Mark:
     if count == 1:
         return mark
-    return Mark(
-        time_s=mark.time_s,
-        usd=mark.usd,
-        iteration=mark.iteration,
-        kind=mark.kind,
-        text=f"{mark.text}, and {count - 1} more",
-    )
+    return msgspec.structs.replace(mark, text=f"{mark.text}, and {count - 1} more")

@@ -40,7 +40,11 @@ class ViewMoney:
         self._iterations = 0
         self.bills: tuple[NodeBill, ...] = ()
         self._account = Account()
+        self._spent: Fraction | None = None
         self._ledger: Ledger | None = None
+        self._seconds: dict[str, dict[TimeState, float]] = {}
+        self._changes = 0
+        self._told: tuple[object, MoneyPart] = (None, MoneyPart())
 
     @property
     def is_known(self) -> bool:
@@ -49,21 +53,26 @@ class ViewMoney:
 
     def ledger(self, ledger: Ledger) -> None:
         """The account as it stands."""
+        self._changes += 1
         self._ledger, self.bills = ledger, ledger.bills
+        self._seconds = _seconds(ledger.bills)
         self._account = account(ledger.bills)
+        self._spent = self._account.spent
         if self._spending is None and ledger.bills:
             self._spending = Spending(min(bill.from_at for bill in ledger.bills))
-        if self._spending is not None and self._account.spent is not None:
-            self._spending.settle(ledger.time_s, ledger.at, float(self._account.spent))
+        if self._spending is not None and self._spent is not None:
+            self._spending.settle(ledger.time_s, ledger.at, float(self._spent))
 
     def rollup(self, line: RollupLine) -> None:
         """The next line of the roll-ups."""
+        self._changes += 1
         if self._spending is None:
             self._spending = Spending(line.at - line.end_s)
         self._spending.add(line)
 
     def iteration(self, metrics: IterationMetrics) -> None:
         """An iteration is over."""
+        self._changes += 1
         self._iterations = metrics.iteration + 1
         self._latest.append(metrics)
         self._work = self._work.plus(
@@ -75,22 +84,13 @@ class ViewMoney:
 
     def usd_at(self, time_s: float) -> float | None:
         """What had been spent by a run time; None if nothing is priced."""
-        if self._spending is None or self._account.spent is None:
+        if self._spending is None or self._spent is None:
             return None
         return round(self._spending.at_run_time(time_s), _DIGITS)
 
     def seconds(self) -> dict[str, dict[TimeState, float]]:
         """Of all workers, by pool and state."""
-        found: dict[str, dict[TimeState, int]] = {}
-        for bill in self.bills:
-            pool = found.setdefault(bill.pool, {})
-            for times in bill.times.values():
-                for state, ms in times.items():
-                    pool[state] = pool.get(state, 0) + ms
-        return {
-            pool: {state: ms / 1000 for state, ms in states.items() if ms}
-            for pool, states in sorted(found.items())
-        }
+        return self._seconds
 
     def of_exploration(self) -> float | None:
         """What exploration on spot nodes has cost; None if that is not known."""
@@ -100,13 +100,21 @@ class ViewMoney:
     def part(
         self, time_s: float, reached_s: float | None, exploration: ExplorationPart
     ) -> MoneyPart:
-        """All of it.
+        """All of it, reckoned again only when something was added.
 
         Args:
             time_s: run time.
             reached_s: the run time at which the target was reached, if it was.
             exploration: what it gains, by which advice is given.
         """
+        key = (self._changes, reached_s, exploration)
+        if self._told[0] != key:
+            self._told = key, self._part(time_s, reached_s, exploration)
+        return self._told[1]
+
+    def _part(
+        self, time_s: float, reached_s: float | None, exploration: ExplorationPart
+    ) -> MoneyPart:
         budget = self._job.budget
         paid, ledger = self._account, self._ledger
         if ledger is None or not self.bills:
@@ -115,7 +123,7 @@ class ViewMoney:
                 budget_usd=budget.usd,
                 budget_hours=budget.hours,
             )
-        spent, done = paid.spent, self._iterations
+        spent, done = self._spent, self._iterations
         return MoneyPart(
             currency=ledger.currency,
             spent=None if spent is None else _rounded(spent),
@@ -136,7 +144,7 @@ class ViewMoney:
         )
 
     def _by_hour(self) -> tuple[tuple[float, float], ...]:
-        if self._spending is None or self._account.spent is None:
+        if self._spending is None or self._spent is None:
             return ()
         return tuple((hour, round(usd, _DIGITS)) for hour, usd in self._spending.by_hour())
 
@@ -215,6 +223,20 @@ def _explores(
     fills = asked.budget == "window" and asked.weights == "previous"
     is_whole = all(one.exploration_share >= 1 for one in latest)
     return "in training time" if fills and is_whole else "otherwise"
+
+
+def _seconds(bills: Iterable[NodeBill]) -> dict[str, dict[TimeState, float]]:
+    """Of all workers, by pool and state."""
+    found: dict[str, dict[TimeState, int]] = {}
+    for bill in bills:
+        pool = found.setdefault(bill.pool, {})
+        for times in bill.times.values():
+            for state, ms in times.items():
+                pool[state] = pool.get(state, 0) + ms
+    return {
+        pool: {state: ms / 1000 for state, ms in states.items() if ms}
+        for pool, states in sorted(found.items())
+    }
 
 
 def _rounded(value: Fraction) -> float:

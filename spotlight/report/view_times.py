@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import add
 
 from spotlight.record.ledger import TIME_STATES, Milliseconds, RollupLine, TimeState
 from spotlight.report.formatting import natural_order
@@ -16,7 +17,7 @@ from spotlight.report.run_view import MOST_BUCKETS, MOST_LANES, Areas, LanePart
 
 _FIRST_WIDTH_S = 0.25
 _MOST_TRACKED = 4 * MOST_LANES
-"""So many lanes are kept, the first that come; all others count in the areas alone."""
+"""How many lanes are kept, the first that come; all others count in the areas alone."""
 _PLACES = {state: place for place, state in enumerate(TIME_STATES)}
 _STATES = len(TIME_STATES)
 _POOL_ORDER = {"reserved": 0, "spot": 1}
@@ -33,9 +34,10 @@ class _Buckets:
 
     def fold(self) -> None:
         old, self.seconds = self.seconds, array("d", bytes(8 * _STATES * MOST_BUCKETS))
-        for place, value in enumerate(old):
-            bucket, state = divmod(place, _STATES)
-            self.seconds[bucket // 2 * _STATES + state] += value
+        half = _STATES * MOST_BUCKETS // 2
+        for state in range(_STATES):
+            column = old[state::_STATES]
+            self.seconds[state:half:_STATES] = array("d", map(add, column[::2], column[1::2]))
 
     def of(self, bucket: int) -> array[float]:
         return self.seconds[bucket * _STATES : (bucket + 1) * _STATES]
@@ -46,8 +48,8 @@ class _Buckets:
 
 
 class _Lane:
-    def __init__(self, name: str, pool: str, node: str) -> None:
-        self.name, self.pool, self.node = name, pool, node
+    def __init__(self, pool: str, node: str) -> None:
+        self.pool, self.node = pool, node
         self.buckets = _Buckets()
         self.parts: list[Part] | None = []
         """All of it; None if it has too many parts."""
@@ -69,7 +71,7 @@ class TimeShares:
         self._width = _FIRST_WIDTH_S
         self._pools: dict[str, _Buckets] = {}
         self._lanes: dict[str, _Lane] = {}
-        """Of workers, until there are too many, and then of nodes."""
+        """The lanes of workers, until there are too many, and then of nodes."""
         self._by_node = False
         self.first_s: float | None = None
         """When the first of it began."""
@@ -87,28 +89,38 @@ class TimeShares:
             lane.append(_PLACES[state], start_s, end_s)
         self._add(lane, pool, {state: end_s - start_s}, start_s, end_s)
 
+    def expect(self, end_s: float) -> None:
+        """The time goes on until then, at least."""
+        while end_s > self._width * MOST_BUCKETS:
+            self._width *= 2
+            for one in (*self._pools.values(), *(each.buckets for each in self._lanes.values())):
+                one.fold()
+
     def line(self, line: RollupLine, pool_of: Callable[[str], str]) -> None:
         """A line of the roll-ups; `pool_of` tells the pool of a worker."""
         if line.end_s <= line.start_s:
             return
-        pools: dict[str, dict[TimeState, float]] = {}
-        lanes: dict[str, tuple[_Lane, dict[TimeState, float]]] = {}
+        self._make_room(line.start_s, line.end_s)
+        for worker in () if self._by_node else line.times:
+            self._lane(worker, worker.rpartition("/")[0], pool_of(worker))
+        ones: dict[str, tuple[str, dict[TimeState, int]]] = {}
+        """A worker of each lane, and the time of all its workers."""
         for worker, times in line.times.items():
-            node, pool = worker.rpartition("/")[0], pool_of(worker)
-            _count(pools.setdefault(pool, {}), times)
-            self._lane(worker, node, pool)
-        for worker, times in line.times.items():  # by now it is known what lanes are of
-            node, pool = worker.rpartition("/")[0], pool_of(worker)
-            lane = self._lane(worker, node, pool)
+            name = worker.rpartition("/")[0] if self._by_node else worker
+            if name not in ones:
+                ones[name] = worker, {}
+            _count(ones[name][1], times)
+        pools: dict[str, dict[TimeState, int]] = {}
+        for worker, spent in ones.values():
+            pool = pool_of(worker)
+            _count(pools.setdefault(pool, {}), spent)
+            lane = self._lane(worker, worker.rpartition("/")[0], pool)
             if lane is not None:
                 lane.parts = None
-                _count(lanes.setdefault(lane.name, (lane, {}))[1], times)
-        self._make_room(line.start_s, line.end_s)
+                self._spread([lane.buckets.seconds], _in_s(spent), line.start_s, line.end_s)
         for pool, spent in pools.items():
             seconds = self._pools.setdefault(pool, _Buckets()).seconds
-            self._spread([seconds], spent, line.start_s, line.end_s)
-        for lane, spent in lanes.values():
-            self._spread([lane.buckets.seconds], spent, line.start_s, line.end_s)
+            self._spread([seconds], _in_s(spent), line.start_s, line.end_s)
 
     def seconds(self) -> dict[str, dict[TimeState, float]]:
         """The sums of all workers, by pool and state."""
@@ -160,7 +172,7 @@ class TimeShares:
             self._group_by_node()
             return self._lane(worker, node, pool)
         if lane is None and len(self._lanes) < _MOST_TRACKED:
-            lane = self._lanes[name] = _Lane(name, pool, node)
+            lane = self._lanes[name] = _Lane(pool, node)
             if self._by_node:
                 lane.parts = None
         return lane
@@ -169,7 +181,7 @@ class TimeShares:
         lanes, self._lanes, self._by_node = self._lanes, {}, True
         for lane in lanes.values():
             kept = self._lanes.setdefault(lane.node, lane)
-            kept.parts, kept.name = None, lane.node
+            kept.parts = None
             if kept is not lane:
                 kept.buckets.merge(lane.buckets)
 
@@ -189,10 +201,7 @@ class TimeShares:
 
     def _make_room(self, start_s: float, end_s: float) -> None:
         """For such a time."""
-        while end_s > self._width * MOST_BUCKETS:
-            self._width *= 2
-            for one in (*self._pools.values(), *(each.buckets for each in self._lanes.values())):
-                one.fold()
+        self.expect(end_s)
         self.first_s = start_s if self.first_s is None else min(self.first_s, start_s)
         self.end_s = max(self.end_s, end_s)
 
@@ -235,9 +244,13 @@ class TimeShares:
         return found
 
 
-def _count(spent: dict[TimeState, float], times: Milliseconds) -> None:
+def _count(spent: dict[TimeState, int], times: Milliseconds) -> None:
     for state, milliseconds in times.items():
-        spent[state] = spent.get(state, 0.0) + milliseconds / 1000
+        spent[state] = spent.get(state, 0) + milliseconds
+
+
+def _in_s(times: Milliseconds) -> dict[TimeState, float]:
+    return {state: milliseconds / 1000 for state, milliseconds in times.items()}
 
 
 def _pool_order(pool: str) -> tuple[int, str]:

@@ -25,9 +25,9 @@ LISTING = "prompts.json"
 SAMPLES_LISTING = "samples.json"
 MOST_VERSIONS = 24
 MOST_PICTURES = 32
-"""Of a version."""
+"""The most pictures of a version."""
 MOST_SAMPLES = 6
-"""Of the best, and of the worst."""
+"""The most pictures of the best samples, and of the worst."""
 LARGEST = 256 * 1024
 """Bytes of a thumbnail; what is larger is none."""
 _VERSION = re.compile(r"v([0-9]{6,})")
@@ -46,7 +46,7 @@ class ShownSamples(msgspec.Struct, frozen=True, kw_only=True):
     """The file `samples.json`."""
 
     weights_version: int
-    """Of the weights that made them."""
+    """The version of the weights that made them."""
     best: tuple[ShownSample, ...] = ()
     """The best one first."""
     worst: tuple[ShownSample, ...] = ()

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from spotlight.errors import RunFolderError
-from spotlight.record.ledger import RollupLine
-from spotlight.report.run_view import MOST_BUCKETS, RunView
+from spotlight.record.ledger import Ledger, RollupLine
+from spotlight.report.run_view import MOST_BUCKETS, MOST_LANES, RunView
 from spotlight.report.view_building import ViewBuilder
 from spotlight.running.record_follower import RecordFollower
 from spotlight.store import ledger_file
@@ -97,17 +97,19 @@ class WatchedRun:
         try:
             ledger = ledger_file.read_ledger(self.folder)
             self._builder.ledger(ledger)
-            for line in self._new_rollups(ledger.number):
+            for line in self._new_rollups(ledger):
                 self._builder.rollup(line)
         except RunFolderError as error:
             self._builder.note(str(error))
         return True
 
-    def _new_rollups(self, until: int) -> Iterable[RollupLine]:
+    def _new_rollups(self, ledger: Ledger) -> Iterable[RollupLine]:
         if self._rollups is None:
-            folder = self.folder / FOLDER
+            folder, until = self.folder / FOLDER, ledger.number
             self._rollups = RollupReader(folder, until)
-            return each_rollup(folder, 0.0, math.inf, MOST_BUCKETS, until=until)
+            workers = sum(len(bill.times) for bill in ledger.bills)
+            most = MOST_BUCKETS if workers <= MOST_LANES else MOST_BUCKETS // 2
+            return each_rollup(folder, 0.0, math.inf, most, until=until)
         lines = self._rollups.read()
         if lines is None:
             raise _ReadAnew

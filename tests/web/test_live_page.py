@@ -189,7 +189,7 @@ async def test_two_runs_are_compared(looked: Looked, site: Site) -> None:
     table = page.locator("#comparison")
     await table.wait_for()
     assert "40 of 400" in await table.inner_text()
-    await page.get_by_text("Dashed: ocr-other").wait_for()
+    await page.get_by_text("Dashed: ocr-002").wait_for()
 
 
 async def test_a_command_is_copied(looked: Looked, site: Site) -> None:

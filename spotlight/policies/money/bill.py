@@ -8,12 +8,12 @@ without a price counts as such, and never as 0. Pure.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 
-from spotlight.record.ledger import Ledger, Milliseconds, NodeBill
+from spotlight.record.ledger import Milliseconds, NodeBill
 
 _MS_PER_HOUR = 3_600_000
 _MOST_SOURCES = 50
@@ -130,12 +130,6 @@ def on_demand(bills: Sequence[NodeBill]) -> Fraction | None:
     return total if is_any else None
 
 
-def by_job(ledgers: Mapping[str, Ledger]) -> dict[str, Fraction | None]:
-    """What each of several jobs has cost, and the time without one, by the names of their
-    ledgers; None where nothing is priced."""
-    return {name: account(ledger.bills).spent for name, ledger in ledgers.items()}
-
-
 def mean_price(bills: Iterable[NodeBill], pool: str, *, demand: bool = False) -> Fraction | None:
     """The mean price of a GPU hour of a pool, weighted by time; None if any of it has none.
 
@@ -178,11 +172,6 @@ def _source(bill: NodeBill, currency: str) -> str:
     slip = f"; above on demand, {price.on_demand:g}" if is_above else ""
     source = price.source or "unknown source"
     return f"{bill.pool}: {price.usd_per_gpu_hour:g} {currency} per GPU and hour ({source}{slip})"
-
-
-def rate_of(bill: NodeBill) -> float | None:
-    """What the whole node costs in an hour; None if that is not known."""
-    return None if bill.price is None else float(exact(bill.price.usd_per_gpu_hour) * bill.workers)
 
 
 def _summed(parts: Iterable[tuple[str, Fraction]]) -> dict[str, Fraction]:

@@ -70,10 +70,6 @@ class PriceList:
                 found = row
         return None if found is None else (getattr(found, figure), found.source)
 
-    def prices_pool(self, pool: Pool) -> bool:
-        """Whether every node of a pool has a price by this list, sooner or later."""
-        return any(not row.node and getattr(row, pool) is not None for row in self.rows)
-
     def sources(self) -> tuple[str, ...]:
         """Where its prices are from, each once."""
         return tuple(dict.fromkeys(row.source for row in self.rows if row.source))
@@ -117,10 +113,6 @@ class Prices:
         )
         rows = (*self.operator.rows, *self.job.rows)
         return by_node or any(row.reserved is not None or row.spot is not None for row in rows)
-
-    def prices_pool(self, pool: Pool) -> bool:
-        """Whether every node of a pool has a price, sooner or later, whatever it says itself."""
-        return self.operator.prices_pool(pool) or self.job.prices_pool(pool)
 
     def remarks(self) -> tuple[str, ...]:
         """What is taken as it is, but may be a slip."""

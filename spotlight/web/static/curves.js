@@ -184,7 +184,8 @@ Spotlight.Curves = (() => {
       return {
         width, height: chart.big ? 260 : 136, legend: { show: false }, pxAlign: 1,
         padding: [chart.big ? 14 : 8, 12, 0, 0],
-        scales: { x: { time: false, range: (_, low, high) => this.range(low, high) } },
+        scales: { x: { time: false, range: (_, low, high) => this.range(low, high) },
+          y: { range: (_, low, high) => yRange(low, high) } },
         axes: [
           { ...axis, size: 24, space: 70, grid: { show: false },
             values: (_, ticks) => ticks.map((tick) => this.xText(tick)) },
@@ -372,6 +373,12 @@ Spotlight.Curves = (() => {
     redraw() {
       for (const { plot } of this.charts) plot.redraw(false, true);
     }
+  }
+
+  function yRange(low, high) {
+    if (!isNumber(low)) return [0, 1];
+    if (low === high) return low ? [low - Math.abs(low), low + Math.abs(low)] : [0, 1];
+    return uPlot.rangeNum(low, high, 0.1, true);
   }
 
   /** A number of an axis, with as many digits as its steps need. */

@@ -172,20 +172,19 @@ Spotlight.Parts = (() => {
       this.summary = el("p.readout");
       this.budget = el("p");
       this.meter = el("progress", { max: "1", value: "0", "aria-label": "Share of the budget" });
-      this.otherwise = el("tbody");
+      this.otherwise = el("ul.otherwise");
+      this.otherwiseTitle = el("h3", null, "The same run would have cost");
       this.states = el("tbody");
       this.statesHead = el("tr");
       this.hours = el("div.hours", { role: "img" });
       this.hoursTitle = el("h3");
       this.advice = el("p");
       this.sources = el("p.soft.small");
-      this.otherwiseTable = el("table", null, el("caption", null, "The same run would have cost"),
-        this.otherwise);
       this.statesTable = el("table", null, el("caption", null, "What was paid for"),
         el("thead", null, this.statesHead), this.states);
       this.root = el("section.panel", { id: "bill", "aria-labelledby": "bill-title" },
         el("div.head", null, el("h2", { id: "bill-title" }, "The bill")), this.summary,
-        this.budget, this.meter, this.otherwiseTable, this.advice, this.statesTable,
+        this.budget, this.meter, this.otherwiseTitle, this.otherwise, this.advice, this.statesTable,
         this.hoursTitle, this.hours, this.sources);
     }
 
@@ -226,9 +225,9 @@ Spotlight.Parts = (() => {
     }
 
     showOtherwise(paid, priced) {
-      this.otherwiseTable.hidden = paid.otherwise.length === 0;
-      keep(this.otherwise, paid.otherwise, ({ name }) => name, () => el("tr", null,
-        el("th", { scope: "row" }), el("td.figure"), el("td.soft")), (row, one) => {
+      this.otherwiseTitle.hidden = paid.otherwise.length === 0;
+      keep(this.otherwise, paid.otherwise, ({ name }) => name, () => el("li", null, el("span"),
+        el("b"), el("p.soft")), (row, one) => {
         const [name, usd, why] = row.children;
         say(name, one.name);
         const isBoth = isNumber(one.usd) && isNumber(paid.spent) && paid.spent > 0;

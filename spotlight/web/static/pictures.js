@@ -58,6 +58,15 @@ Spotlight.Pictures = (() => {
         say(node.words, title);
         return node;
       }, (node, [, row], place) => this.fillStrip(node, row, rows.length + place));
+      this.fit();
+    }
+
+    fit() {
+      for (const list of [this.wall, this.extremes]) {
+        const most = [...list.children].reduce((count, { strip }) =>
+          Math.max(count, strip.childElementCount), 0);
+        list.style.setProperty("--row", `${Math.max(220, most * ((this.wide || 96) + 10) + 6)}px`);
+      }
     }
 
     makeRow() {
@@ -88,12 +97,16 @@ Spotlight.Pictures = (() => {
       }
     }
 
-    /** All pictures of a run are of one shape, which the first says. */
+    /** All pictures of a run are of one shape, which the first says. Rows are as wide as they need
+        to be, so that those of a few versions stand side by side. */
     shape(image) {
       if (this.isShaped || !image.naturalHeight) return;
       this.isShaped = true;
-      const wide = Math.max(64, Math.min(200, 88 * image.naturalWidth / image.naturalHeight));
-      this.root.style.setProperty("--wide", `${Math.round(wide)}px`);
+      const ratio = image.naturalWidth / image.naturalHeight;
+      this.wide = Math.round(Math.max(64, Math.min(110, 96 * ratio)));
+      this.root.style.setProperty("--wide", `${this.wide}px`);
+      this.root.style.setProperty("--high", `${Math.round(this.wide / ratio)}px`);
+      this.fit();
       for (const { strip } of this.wall.children) strip.scrollLeft = strip.scrollWidth;
     }
 

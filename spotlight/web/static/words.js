@@ -45,10 +45,13 @@ window.Spotlight = (() => {
   function money(amount, currency = "USD") {
     if (!isNumber(amount)) return "unpriced";
     const size = Math.abs(amount);
-    const places = size >= 10000 ? 0 : size && size < 0.1 ? 4 : 2;
+    const isSmall = size > 0 && size < 0.1;
+    const places = size >= 10000 ? 0 : 2;
+    const digits = isSmall ? { maximumSignificantDigits: 2 }
+      : { minimumFractionDigits: places, maximumFractionDigits: places };
     try {
-      return format(`${currency}${places}`, { style: "currency", currency,
-        minimumFractionDigits: places, maximumFractionDigits: places }).format(amount);
+      return format(`${currency}${isSmall || places}`, { style: "currency", currency, ...digits })
+        .format(amount);
     } catch {
       return `${amount.toFixed(places)} ${currency}`;
     }

@@ -98,6 +98,17 @@ async def test_only_the_first_group_goes_before_previews_while_there_is_idle_tim
         assert order.index(("random", iteration)) >= last
 
 
+async def test_exploration_that_takes_all_the_time_there_is_does_not_keep_it_from_being_measured(
+    town: Town,
+) -> None:
+    town.world.denoise_s = 4.0
+    end = await town.run(spec(budget="window", candidates=100))
+    _, first, *others = iterations(end.run_folder)
+    assert (first["random_groups"], first["random_late"]) == (1, 0)
+    assert all(one["random_groups"] + one["random_late"] / KEPT == 1 for one in others)
+    assert [one["previews"] for one in others[1:]] == [4 * KEPT] * 3, "as many as without it"
+
+
 async def test_what_comes_too_late_is_dropped_and_counted(town: Town) -> None:
     town.world.train_s = 3.0
     end = await town.run(spec())
@@ -147,6 +158,12 @@ async def test_probes_tell_as_well(town: Town) -> None:
     _, *others = iterations(end.run_folder)
     assert {one["random_groups"] for one in others} == {1}
     assert all(one["contrast_at_random"] > 0 for one in others)
+
+
+async def test_probes_of_the_bandit_do_not_tell_as_their_prompts_were_unlucky(town: Town) -> None:
+    end = await town.run(spec(probes=4, random_groups=0, mode="bandit"))
+    assert {one["probes"] for one in iterations(end.run_folder)[1:]} == {4}
+    assert {one["random_groups"] for one in iterations(end.run_folder)} == {0}
 
 
 async def test_where_previews_are_trained_on_the_first_ones_tell_and_none_is_made_for_it(

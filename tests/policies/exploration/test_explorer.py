@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from statistics import pvariance
+from statistics import mean, pstdev, pvariance
 
 import pytest
 from explorer_kit import KEEP, NOTHING, Expedition, reward_of
 
+from spotlight.policies.exploration.planners import derived_seed
 from spotlight.policies.exploration.reuse import Patience
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import UNLIMITED, Evidence, Knowledge, Population
@@ -363,3 +364,33 @@ def test_what_any_previews_would_contrast_like_is_a_root_mean_square() -> None:
     spreads = [pvariance(rewards) * 4 / 3 for rewards in groups]  # unbiased
     expected = (sum(spreads) / 2 * 3 / 4) ** 0.5
     assert expedition.explored.contrast_of_any == pytest.approx(expected)
+
+
+def test_random_seeds_are_the_first_previews_of_each_group_whatever_came_later() -> None:
+    few, many = Expedition("window"), Expedition("window")
+    for expedition, previews in ((few, 8), (many, 12)):
+        expedition.start()
+        expedition.finish(expedition.submitted[:8])
+        expedition.finish(expedition.submitted[8:previews])
+        expedition.stop(reuses=True)
+        assert expedition.explored.previews == previews
+    assert few.explored.contrast_of_any == many.explored.contrast_of_any
+    assert (few.explored.random_groups, many.explored.random_groups) == (2, 2)
+
+
+def test_the_contrast_of_random_seeds_is_right_on_average_though_the_bandit_looks_on() -> None:
+    """It gives more previews to groups that were unlucky."""
+    squares = []
+    for seed in range(250):
+        expedition = Expedition("fixed", "bandit", prompts="abcd", trained=4, seed=seed)
+        expedition.reward = lambda one, run=seed: float(
+            derived_seed("passes", run, one.group, one.seed) % 10 < 3
+        )
+        expedition.start()
+        expedition.finish_all()
+        expedition.stop()
+        assert expedition.explored.contrast_of_any is not None
+        squares.append(expedition.explored.contrast_of_any**2)
+    error = pstdev(squares) / len(squares) ** 0.5
+    assert mean(squares) == pytest.approx(0.3 * 0.7 * 3 / 4, abs=3 * error)
+    assert error < 0.1 * mean(squares)

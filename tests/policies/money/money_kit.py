@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, Price, RollupLine
+from spotlight.record.ledger import Milliseconds, NodeBill, Price, RollupLine
 from spotlight.types import Pool
 
 HOUR_MS = 3_600_000
@@ -35,10 +35,6 @@ def bill(
         price=None if price is None else Price(price, on_demand, "a test"),
         times={f"{node}/0": cast(Milliseconds, times)},
     )
-
-
-def ledger(*bills: NodeBill, at: float = T0 + 3600, time_s: float = 3600.0) -> Ledger:
-    return Ledger(number=10, at=at, time_s=time_s, bills=bills)
 
 
 def line(

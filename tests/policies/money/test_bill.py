@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from money_kit import HOUR_MS, bill, ledger
+from money_kit import HOUR_MS, bill
 
-from spotlight.policies.money.bill import account, by_job, exact, mean_price, on_demand, rate_of
+from spotlight.policies.money.bill import (
+    account,
+    exact,
+    latest_bills,
+    mean_price,
+    on_demand,
+    sources_of,
+)
 from spotlight.record.ledger import TIME_STATES, NodeBill
 
 
@@ -72,15 +78,6 @@ def test_bills_cost_the_same_however_they_are_cut(bills: list[NodeBill], cut: in
     assert first + second == (account(bills).spent or 0)
 
 
-def test_jobs_and_the_time_without_one_are_told_apart() -> None:
-    jobs = {
-        "first": ledger(bill("spot-1", price=2.0, explore=HOUR_MS)),
-        "none": ledger(bill("spot-1", price=2.0, idle=HOUR_MS // 2)),
-        "unpriced": ledger(bill("spot-1", price=None, idle=HOUR_MS // 2)),
-    }
-    assert by_job(jobs) == {"first": 2, "none": 1, "unpriced": None}
-
-
 def test_the_same_time_on_demand_costs_the_price_on_demand() -> None:
     bills = [
         bill("spot-1", price=1.0, on_demand=4.0, explore=HOUR_MS),
@@ -104,6 +101,20 @@ def test_a_mean_price_is_weighted_by_time() -> None:
     assert mean_price([*bills, bill("spot-3", price=None, idle=1)], "spot") is None
 
 
-@pytest.mark.parametrize(("price", "rate"), [(1.62, 12.96), (None, None)])
-def test_a_node_costs_as_much_as_all_its_workers(price: float | None, rate: float | None) -> None:
-    assert rate_of(bill("spot-1", price=price, workers=8)) == rate
+def test_the_latest_bill_of_a_node_has_its_price_now() -> None:
+    before, now = bill("spot-1", price=1.0, to_at=10.0), bill("spot-1", price=2.0, to_at=20.0)
+    assert latest_bills([now, before]) == [now]
+
+
+def test_each_source_of_prices_is_said_once_with_its_price() -> None:
+    bills = [
+        bill("spot-1", price=1.5),
+        bill("spot-2", price=1.5),
+        bill("spot-3", price=9.0, on_demand=8.0),
+        bill("reserved-1", price=None),
+    ]
+    assert sources_of(bills, "EUR") == (
+        "reserved: unpriced",
+        "spot: 1.5 EUR per GPU and hour (a test)",
+        "spot: 9 EUR per GPU and hour (a test; above on demand, 8)",
+    )

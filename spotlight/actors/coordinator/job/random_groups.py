@@ -47,7 +47,8 @@ class RandomGroups:
         self._found = RandomContrast(
             spec.group_size,
             kept,
-            self._probes(latest.probe_seeds),
+            # The bandit previews more seeds of groups that were unlucky: probes of these vary more.
+            {} if spec.exploration.mode == "bandit" else self._probes(latest.probe_seeds),
             of_any_prompt=spec.explored_prompts > spec.prompts.per_iteration,
         )
         prompts = self._prompts.of(iteration)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 _MOST_CANDIDATES = 32
-"""Of either side: of many of them there is no thumbnail."""
+"""How many of either side are looked for: many of them have no thumbnail."""
 
 
 class SamplePictures:
