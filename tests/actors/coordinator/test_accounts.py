@@ -92,6 +92,25 @@ async def test_time_of_a_job_that_nobody_knows_is_written_with_that_of_none(
     ]
 
 
+async def test_a_line_that_was_written_before_a_kill_and_its_ledger_not_counts_once(
+    office: Office, tmp_path: Path
+) -> None:
+    office.accounts.report(report(stretch(0, "job-a", rollout=500)))
+    await office.accounts.write()
+    ledger = (office.run / NAME).read_bytes()
+    office.accounts.report(report(stretch(0, "job-a", rollout=900)))
+    await office.accounts.write()
+    office.close()
+    (office.run / NAME).write_bytes(ledger)
+    following = Office(tmp_path, lambda: 1020.0)
+    following.accounts.report(report(stretch(0, "job-a", rollout=1400)))
+    await following.accounts.write()
+    following.close()
+    assert office.times_of(office.run) == {"rollout": 1400}
+    lines = read_rollups(office.run / "rollups", 0.0, 100.0, 10)
+    assert [(line.number, line.times["n/0"]["rollout"]) for line in lines] == [(1, 500), (2, 900)]
+
+
 async def test_what_was_said_to_a_coordinator_that_was_killed_counts_once(
     office: Office, tmp_path: Path
 ) -> None:
