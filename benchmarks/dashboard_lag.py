@@ -1,11 +1,16 @@
 """How much later a coordinator's loop gets to its work because ten pages look at a run.
 
 The server is in a thread of this process, as beside a coordinator, and follows a run that grows.
+What the loop is late for other reasons, such as the browser on the same cores, is seen on a loop in
+a process of its own at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -16,42 +21,38 @@ import psutil
 
 from benchmarks.dashboard_browser import Looked
 from benchmarks.dashboard_folders import written_run
+from benchmarks.dashboard_loop import lags
 from benchmarks.report import quantile
 from spotlight.web.page_server import PageServer, PageSettings
 from spotlight.web.shown_runs import ShownRuns
 
 PAGES = 10
-_TICK_S = 0.01
 _ITERATION_S = 0.2
 """A run of the smallest iterations adds a line of metrics this often."""
 _LEAST_PRIORITY = 19
 
 
 async def lag_of_ten_pages(chromium: Any, folder: Path, seconds: float) -> dict[str, Any]:
-    """The mean and 99th percentile of the lag, with pages minus without."""
+    """The 99th percentile and the mean of the lag beside ten pages, minus those of a loop apart."""
     run = written_run(folder / "growing", "small", quick=False, finished=False)
     with PageServer(PageSettings(ShownRuns.at(run))) as server:
-        async with _growing(run):
-            alone = await _lags(seconds)
-            async with AsyncExitStack() as pages:
-                for _ in range(PAGES):
-                    await pages.enter_async_context(_page(chromium, server.url))
-                _make_way()
-                watched = await _lags(seconds)
-    lag = quantile(watched, 0.99) - quantile(alone, 0.99)
-    mean = sum(watched) / len(watched) - sum(alone) / len(alone)
+        async with _growing(run), AsyncExitStack() as pages:
+            for _ in range(PAGES):
+                await pages.enter_async_context(_page(chromium, server.url))
+            _make_way()
+            watched, apart = await asyncio.gather(lags(seconds), _lags_apart(seconds))
+    lag = quantile(watched, 0.99) - quantile(apart, 0.99)
+    mean = sum(watched) / len(watched) - sum(apart) / len(apart)
     return {"lag_ms": round(1000 * lag, 2), "lag_mean_ms": round(1000 * mean, 2)}
 
 
-async def _lags(seconds: float) -> list[float]:
-    """How late the loop is each time that it was to do something."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
-    lags: list[float] = []
-    while (now := loop.time()) < end:
-        await asyncio.sleep(_TICK_S)
-        lags.append(loop.time() - now - _TICK_S)
-    return lags
+async def _lags_apart(seconds: float) -> list[float]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.dashboard_loop", str(seconds), stdout=PIPE
+    )
+    said, _ = await process.communicate()
+    found: list[float] = json.loads(said)
+    return found
 
 
 @asynccontextmanager

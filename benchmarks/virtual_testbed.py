@@ -45,6 +45,7 @@ from spotlight.actors.protocol.users import (
 from spotlight.assets import read_prompt_lines, read_prompts
 from spotlight.errors import ActorError, SpotlightError
 from spotlight.jobs import JobSpec, ValidationSpec, job_to_yaml, parse_job
+from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.types import Request
 from spotlight_simulation import fingerprints
 from spotlight_simulation.chaos import scratch_folder, silence
@@ -62,6 +63,8 @@ SOL_RL_SPLIT = Path(__file__).parent / "profiles" / "sol-rl-split.yaml"
 QUICK = {"iterations": 2, "validation.seeds": 1, "training.warmup_updates": 0}
 """What `--quick` changes of a job: to see that everything works, and no more."""
 
+_KEEP_STATES = Timings(coordinator=CoordinatorTimings(states_kept_s=1e9))
+"""Figures are made of every state of every worker."""
 _POLL_S = 5.0
 _STALLED_S = 3600.0
 """A job that completes no phase for so long never will."""
@@ -101,7 +104,10 @@ def run_on_testbed(
     validation = _Validation(job, numerics, target)
 
     async def simulate() -> tuple[Path, int]:
-        cluster = Cluster(job.seed, folder, nodes, times=profile.times(job), numerics=numerics)
+        times = profile.times(job)
+        cluster = Cluster(
+            job.seed, folder, nodes, times=times, numerics=numerics, timings=_KEEP_STATES
+        )
         async with cluster:
             disturbing = asyncio.create_task(FaultInjector(cluster, faults).run())
             try:

@@ -66,10 +66,11 @@ class History:
         """It is the doing of a job or a session, given by its id."""
         self.happenings.append(Happening(self._clock(), kind, tuple(facts.items()), job))
 
-    def of(self, job: str) -> History:
-        """What happened of one of several jobs, and to all of them. Violations are common."""
+    def of(self, *jobs: str) -> History:
+        """What happened of these of several jobs and sessions, and to all of them. Violations are
+        common."""
         its = History(self._clock)
-        its.happenings = [each for each in self.happenings if each.job in ("", job)]
+        its.happenings = [each for each in self.happenings if each.job in ("", *jobs)]
         its.effective, its.situations = self.effective, self.situations
         its.violations = self.violations
         return its

@@ -46,6 +46,10 @@ _COST_SAMPLES: tuple[FaultKind, ...] = ("poison", "scorer_error")
 """Faults after which samples may be given up."""
 
 
+_OF_PROGRAMS = ("program ", "runs/session-")
+"""The beginnings of the stores of a program, and of its sessions on the coordinator's disk."""
+
+
 class HasHistory(Protocol):
     """A job or a session that was run."""
 
@@ -352,6 +356,8 @@ def leaves_nothing_in_stores(run: Run) -> Iterable[str]:
     if not _is_finished(run):
         return
     for folder, disk in run.cluster.stores.all_in_use().items():
+        if folder.startswith(_OF_PROGRAMS):
+            continue  # whoever looks at the session knows when they go
         left = [key for key in disk.bundles if not key.startswith("validation/")]
         if left:
             yield f"{len(left)} bundles are left in the store of {folder}, such as {left[0]}"

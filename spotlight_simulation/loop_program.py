@@ -253,4 +253,4 @@ class LoopProgram:
         return f"weights {version} of session {self._session}"
 
     def _note(self, kind: str, **facts: Any) -> None:
-        self._history.add(kind, session=self._session, **facts)
+        self._history.add_of(self._session, kind, session=self._session, **facts)

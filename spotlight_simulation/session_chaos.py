@@ -42,7 +42,7 @@ _LIVENESS_S = 900.0
 """A program comes to its end within this time."""
 _KEPT_S = 15.0
 """What was taken is deleted within this time."""
-_GIVEN_UP_S = Timings().coordinator.session_away_s + 10.0
+GIVEN_UP_S = Timings().coordinator.session_away_s + 10.0
 """How long a session may stay whose program was killed."""
 _SETTLE_S = 30.0
 _LOOK_S = 1.0
@@ -75,7 +75,22 @@ def session_scenario(
         NodeSpec("reserved", "reserved", 1),
         *(NodeSpec(f"spot-{number}", "spot", workers) for number in range(1, spot + 1)),
     )
-    work = work_from_data(
+    work = session_work(rng)
+    faults = all_faults(
+        seed,
+        reserved=["reserved"],
+        spot=[node.name for node in nodes[1:]],
+        kinds=kinds,
+        until_s=_FAULTS_UNTIL_S,
+        drives_session=True,
+    )
+    ending: Ending = rng.choice(get_args(Ending))
+    return SessionScenario(work, nodes, faults, ending, rng.choice([follower, None]))
+
+
+def session_work(rng: random.Random) -> WorkSpec:
+    """What a program wants done."""
+    return work_from_data(
         {
             "model": {"checkpoint": "builtin:ocr-tiny"},
             "sampler": {
@@ -88,16 +103,6 @@ def session_scenario(
             "rewards": [{"kind": "ocr"}],
         }
     )
-    faults = all_faults(
-        seed,
-        reserved=["reserved"],
-        spot=[node.name for node in nodes[1:]],
-        kinds=kinds,
-        until_s=_FAULTS_UNTIL_S,
-        drives_session=True,
-    )
-    ending: Ending = rng.choice(get_args(Ending))
-    return SessionScenario(work, nodes, faults, ending, rng.choice([follower, None]))
 
 
 @dataclass
@@ -115,6 +120,11 @@ class SessionRun:
     """The last session is in the middle of its work, and is to be ended."""
     ended: bool = False
     """The last session is over."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of its sessions so far."""
+        return tuple(f"{self.seed}-{life}" for life in range(1, self.lives + 1))
 
     def kept_for_the_session(self) -> list[str]:
         """Keys of what the coordinator's disk holds of it."""
@@ -142,7 +152,7 @@ async def simulate_session(seed: int, made: SessionScenario, folder: Path) -> Se
     cluster = Cluster(seed, folder, made.nodes)
     run = SessionRun(made, cluster, folder, seed)
     async with cluster, disturbed(cluster, made.faults):
-        await _until_it_ends(run)
+        await until_it_ends(run)
         if not run.history.violations:
             await _see_what_is_left(run)
             await _follow(run)
@@ -150,7 +160,7 @@ async def simulate_session(seed: int, made: SessionScenario, folder: Path) -> Se
     return run
 
 
-async def _until_it_ends(run: SessionRun) -> None:
+async def until_it_ends(run: SessionRun) -> None:
     """Watch the program, and end its last session as the scenario says."""
     loop, cluster = asyncio.get_running_loop(), run.cluster
     watch, reach = ClusterWatch(cluster), None
@@ -194,7 +204,7 @@ async def _live(run: SessionRun) -> None:
 
 
 async def _hold_session(run: SessionRun, system: ActorSystem) -> None:
-    name, history = f"{run.seed}-{run.lives}", run.history
+    name, history = run.names[-1], run.history
     rng = run.cluster.rng(f"program {run.lives}")
     program: LoopProgram | None = None
     try:
@@ -243,7 +253,7 @@ async def _see_what_is_left(run: SessionRun) -> None:
     """After the last session nothing holds on to it."""
     cluster = run.cluster
     if run.scenario.ending == "killed":
-        await asyncio.sleep(_GIVEN_UP_S)
+        await asyncio.sleep(GIVEN_UP_S)
     await asyncio.sleep(_SETTLE_S)
     status = await look(cluster)
     joined = {worker.node for worker in status.workers} if status else set()

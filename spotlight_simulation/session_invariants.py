@@ -38,10 +38,16 @@ _LOOK_S = 1.0
 
 def check_session(run: SessionRun) -> None:
     """Put every violation into the history."""
+    for what in session_violations(run):
+        run.history.violation(what)
+    run.cluster.ledgers.check()
+
+
+def session_violations(run: SessionRun) -> Iterator[str]:
+    """What is wrong."""
     for invariant in INVARIANTS:
         for what in invariant(run):
-            run.history.violation(f"{invariant.__name__}: {what}")
-    run.cluster.ledgers.check()
+            yield f"{invariant.__name__}: {what}"
 
 
 def groups_come_once(run: SessionRun) -> Iterable[str]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from spotlight.actors.protocol.users import JobStatus
 from spotlight_simulation.cluster_watch import ClusterWatch
 from spotlight_simulation.job_life import Run
 from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
@@ -30,6 +31,8 @@ class ShareWatch(ClusterWatch):
     def __init__(self, cluster: Cluster, runs: Sequence[Run]) -> None:
         super().__init__(cluster)
         self._runs = runs
+        self.session: JobStatus | None = None
+        """How the session beside the jobs is; None if there is none, or none is known."""
         self._since: dict[str, float] = {}
         """The time since which each thing has been so that may not stay so."""
 
@@ -60,10 +63,10 @@ class ShareWatch(ClusterWatch):
         """What may be so for a while, and for how long."""
         nodes: dict[str, set[str]] = {}
         workers: Counter[str] = Counter()
-        for run in self._runs:
-            status = run.status
+        statuses = {run.scenario.job.name: run.status for run in self._runs}
+        for name, status in [*statuses.items(), ("session", self.session)]:
             if status is not None and not status.outcome and status.phase != "queued":
-                nodes[run.scenario.job.name] = {worker.node for worker in status.workers}
+                nodes[name] = {worker.node for worker in status.workers}
                 workers.update(worker.name for worker in status.workers)
         for worker, count in workers.items():
             if count > 1:

@@ -1,7 +1,8 @@
-"""Several jobs at once on a cluster with a schedule of faults, all from one seed.
+"""Several jobs at once on a cluster with a schedule of faults, all from one seed; now and then with
+a program that has a loop of its own beside them.
 
 Each has weights of its own to begin with, so whatever is another's shows in what it trains on; and
-each is held against the same invariants as a job that is alone.
+each is held against the same invariants as a job, or a session, that is alone.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 
+from spotlight.actors.protocol.users import JobStatus
 from spotlight.timings import SharingTimings, Timings
 from spotlight_simulation.aims import all_faults
 from spotlight_simulation.fault_injector import disturbed
@@ -23,12 +26,22 @@ from spotlight_simulation.invariants import INVARIANTS, workers_are_free_again
 from spotlight_simulation.job_life import Run, Scenario, chaos_job, have_it_done, last_fault_s
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
+from spotlight_simulation.session_chaos import (
+    GIVEN_UP_S,
+    Ending,
+    SessionRun,
+    SessionScenario,
+    session_work,
+    until_it_ends,
+)
+from spotlight_simulation.session_invariants import session_violations
 from spotlight_simulation.share_watch import ShareWatch
-from spotlight_simulation.simulated_user import look
+from spotlight_simulation.simulated_user import look, look_at
 
 TIMINGS = Timings(sharing=SharingTimings(quantum_s=20.0, give_back_s=5.0, look_s=2.0))
 """Jobs of a minute or two are to see nodes come and go."""
 _SETTLE_S = 30.0
+_LOOK_S = 1.0
 
 
 class SharedScenario(msgspec.Struct, frozen=True):
@@ -37,6 +50,8 @@ class SharedScenario(msgspec.Struct, frozen=True):
     jobs: tuple[Scenario, ...]
     begin_s: tuple[float, ...]
     """When each is submitted."""
+    program: SessionScenario | None = None
+    """What is beside them."""
 
     @property
     def nodes(self) -> tuple[NodeSpec, ...]:
@@ -60,11 +75,12 @@ def shared_scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS)
         *(NodeSpec(name, "reserved", 1) for name in reserved),
         *(NodeSpec(name, "spot", workers) for name in spot),
     )
+    has_program = random.Random(f"{seed} beside").random() < 0.5
     faults = all_faults(
         seed,
         reserved=reserved,
         spot=spot,
-        kinds=[kind for kind in kinds if kind not in SESSION_KINDS],
+        kinds=[kind for kind in kinds if has_program or kind not in SESSION_KINDS],
         until_s=80.0,
     )
     exact = rng.random() < 0.5
@@ -81,7 +97,11 @@ def shared_scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS)
         weight, priority = rng.choice([0.0, 1.0, 1.0, 3.0]), rng.choice([0, 0, 1])
         jobs.append(Scenario(job, nodes, faults, exact, weight, priority))
     begin_s = tuple(round(rng.uniform(0.0, 30.0), 3) for _ in jobs)
-    return SharedScenario(tuple(jobs), begin_s)
+    program = None
+    if has_program:
+        ending: Ending = rng.choice(get_args(Ending))
+        program = SessionScenario(session_work(rng), nodes, faults, ending, None)
+    return SharedScenario(tuple(jobs), begin_s, program)
 
 
 @dataclass
@@ -92,6 +112,8 @@ class SharedRun:
     cluster: Cluster
     folder: Path
     runs: list[Run] = field(default_factory=list)
+    program: SessionRun | None = None
+    """What was beside the jobs."""
 
     @property
     def history(self) -> History:
@@ -109,17 +131,30 @@ class OneOfSeveral(Run):
         return self.cluster.history.of(self.job_id)
 
 
+@dataclass
+class SessionBesideJobs(SessionRun):
+    """The sessions of a program, to which only that happened which is their own."""
+
+    @property
+    def history(self) -> History:
+        """See `SessionRun`."""
+        return self.cluster.history.of(*self.names)
+
+
 async def simulate_shared(seed: int, made: SharedScenario, folder: Path) -> SharedRun:
     """The life of the jobs; what must not happen is checked afterwards."""
     exact = made.jobs[0].exact_training
     cluster = Cluster(seed, folder, made.nodes, exact_training=exact, timings=TIMINGS)
     runs = [Run(job, cluster, folder, job.job.name) for job in made.jobs]
-    shared = SharedRun(made, cluster, folder, runs)
+    program = None if made.program is None else SessionRun(made.program, cluster, folder, seed)
+    shared = SharedRun(made, cluster, folder, runs, program)
     watch = ShareWatch(cluster, runs)
     async with cluster, disturbed(cluster, made.faults):
         async with asyncio.TaskGroup() as lives:
             for run, begins_s in zip(runs, made.begin_s, strict=True):
                 lives.create_task(_live(run, begins_s, watch))
+            if program is not None:
+                lives.create_task(_hold_sessions(program, watch))
         if all(run.outcomes and run.outcomes[-1][0] == "finished" for run in runs):
             await _see_what_is_left(shared)
     cluster.history.add("end", outcomes=tuple(tuple(run.outcomes) for run in runs))
@@ -131,10 +166,23 @@ async def _live(run: Run, begins_s: float, watch: ShareWatch) -> None:
     await have_it_done(run, watch)
 
 
+async def _hold_sessions(program: SessionRun, watch: ShareWatch) -> None:
+    """Until the program has come to its end."""
+    ending = asyncio.create_task(until_it_ends(program))
+    while not ending.done():
+        session = program.names[-1] if program.names else ""
+        status = await look_at(program.cluster, f"session-{session}") if session else None
+        watch.session = status if isinstance(status, JobStatus) else None
+        await asyncio.wait((ending,), timeout=_LOOK_S)
+    watch.session = None
+    ending.result()
+
+
 async def _see_what_is_left(shared: SharedRun) -> None:
     cluster = shared.cluster
     left_s = last_fault_s(shared.runs[0]) - cluster.loop.time()
-    await asyncio.sleep(max(0.0, left_s) + _SETTLE_S)
+    given_up_s = GIVEN_UP_S if shared.program is not None else 0.0
+    await asyncio.sleep(max(0.0, left_s) + given_up_s + _SETTLE_S)
     status = await look(cluster)
     joined = {worker.node for worker in status.workers} if status else set()
     for what in workers_are_free_again(cluster, joined):
@@ -147,6 +195,10 @@ def check_shared(shared: SharedRun) -> None:
         its = OneOfSeveral(**vars(run))
         for what in _violations(its):
             shared.history.violation(f"{run.scenario.job.name}: {what}")
+    if shared.program is not None:
+        beside = SessionBesideJobs(**vars(shared.program))
+        for what in session_violations(beside):
+            shared.history.violation(f"the session: {what}")
     shared.cluster.ledgers.check()
 
 

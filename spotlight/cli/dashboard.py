@@ -92,4 +92,7 @@ def _demo() -> tuple[ShownRuns, str]:
     from spotlight.web.shown_runs import ShownRuns
 
     demo = ShownRuns.at(DEMO)
-    return demo, next(iter(demo.names()), "")
+    names = demo.names()
+    if not names:
+        raise RunFolderError(f"--demo: there is no run in {DEMO}; install Spotlight again")
+    return demo, names[0]

@@ -61,7 +61,7 @@ class Price(Record, frozen=True):
     """What a GPU costs for an hour. On a machine without one, it is what a worker costs."""
 
     usd_per_gpu_hour: Annotated[float, msgspec.Meta(ge=0)]
-    """In the currency of the ledger."""
+    """What it costs in the currency of the ledger."""
     on_demand: Annotated[float, msgspec.Meta(ge=0)] | None = None
     """What the same GPU costs on demand; None if that is not known."""
     source: str = ""
@@ -78,19 +78,19 @@ class NodeBill(Record, frozen=True, kw_only=True):
     process: str
     """The incarnation of the node's process; empty for several that are gone."""
     number: int = 0
-    """That of its `WorkerTimes`."""
+    """The number of its `WorkerTimes`."""
     workers: int
     """How many it has."""
     from_at: float
     """When the first of this time began, in seconds since 1970 (UTC)."""
     to_at: float
-    """Until when it is accounted for."""
+    """Its time is accounted for until then."""
     is_there: bool = True
     """Whether the process still is, as far as is known."""
     price: Price | None = None
     """None if it is not known: the time is unpriced, which is not free."""
     times: dict[str, Milliseconds] = msgspec.field(default_factory=dict)
-    """By worker."""
+    """The time of each worker by state."""
 
 
 class Ledger(Record, frozen=True, kw_only=True):
@@ -112,13 +112,13 @@ class RollupLine(msgspec.Struct, frozen=True, kw_only=True):
     """What the workers of a run did in a span of run time: a line of the roll-ups."""
 
     number: int
-    """That of the ledger which accounts for it last."""
+    """The number of the ledger that accounts for it last."""
     start_s: float
-    """In run time."""
+    """When it begins, in run time."""
     end_s: float
     at: float
     """The end, in seconds since 1970 (UTC)."""
     times: dict[str, Milliseconds]
-    """By worker; those that were not there are absent."""
+    """The time of each worker by state; workers that were not there are absent."""
     spent: dict[str, float] = {}
     """What the run has cost until then, by pool, as far as prices are known."""

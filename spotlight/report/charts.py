@@ -17,7 +17,6 @@ Point = tuple[float, float]
 
 _UNITS = 10_000  # horizontal units of the stretched inner drawing
 _HOVER_POINTS = 300
-_WIDEST_BAR = 8.0  # percent of the chart
 
 
 class Axis(msgspec.Struct, frozen=True):
@@ -44,16 +43,6 @@ class Series(msgspec.Struct, frozen=True):
     dots: bool = False
 
 
-class Segment(msgspec.Struct, frozen=True):
-    """A coloured stretch of a lane."""
-
-    start: float
-    end: float
-    colour: str
-    label: str
-    title: str
-
-
 def nice_axis(
     low: float, high: float, label: Callable[[float], str], *, count: int = 4, widen: bool = True
 ) -> Axis:
@@ -64,20 +53,6 @@ def nice_axis(
     if widen:
         low, high = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return Axis(low, high, tuple(i * step for i in range(first, last + 1)), label)
-
-
-def time_axis(low: float, high: float, *, count: int = 6) -> Axis:
-    """An axis of run time in seconds, with ticks at whole seconds, minutes or hours."""
-    high = max(high, low + 1e-3)
-    rough = (high - low) / count
-    steps = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
-    step = float(next((s for s in steps if s >= rough), 86400 * math.ceil(rough / 86400)))
-    if rough < 0.6:
-        step = _round_step(rough)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    digits = next(digits for digits in range(12) if abs(step - round(step, digits)) < 1e-6 * step)
-    label = clock if high - low > 90 else (lambda seconds: f"{seconds:.{digits}f} s")
     return Axis(low, high, tuple(i * step for i in range(first, last + 1)), label)
 
 
@@ -107,106 +82,6 @@ def line_chart(
     body.append(_stretched(stretched, height))
     body += [_marks(one, x, y, height) for one in series]
     return _plot(body, height, description)
-
-
-def bar_chart(
-    bars: Sequence[tuple[float, Sequence[tuple[str, float]], str]],
-    x: Axis,
-    y: Axis,
-    *,
-    description: str,
-    height: int = 200,
-) -> str:
-    """Stacked bars: (x, [(colour, amount) from the bottom up], title)."""
-    width = min(_WIDEST_BAR, 72 / max(1.0, x.high - x.low))
-    body = [_grid(x, y, height)]
-    for position, parts, title in bars:
-        left = 100 * x.fraction(position) - width / 2
-        base = 0.0
-        rects = []
-        for colour, amount in parts:
-            top, bottom = _down(y, base + amount, height), _down(y, base, height)
-            base += amount
-            rects.append(
-                f'<rect class="f {colour_class(colour)}" x="{left:.3f}%" y="{top:.1f}" '
-                f'width="{width:.3f}%" height="{bottom - top:.1f}"/>'
-            )
-        body.append(f"<g>{''.join(rects)}<title>{escape(title)}</title></g>")
-    return _plot(body, height, description)
-
-
-def lane_chart(segments: Sequence[Segment], x: Axis, *, description: str, height: int = 20) -> str:
-    """One lane of coloured stretches; the stretches of a colour are one path, to stay small."""
-    paths: dict[str, list[str]] = {}
-    titles: dict[str, str] = {}
-    for segment in segments:
-        left, right = (_UNITS * x.fraction(edge) for edge in (segment.start, segment.end))
-        paths.setdefault(segment.colour, []).append(
-            f"M{left:.1f} 0H{right:.1f}V{height}H{left:.1f}Z"
-        )
-        titles.setdefault(segment.colour, segment.title)
-    drawn = (
-        f'<path class="f {colour_class(colour)}" d="{"".join(parts)}">'
-        f"<title>{escape(titles[colour])}</title></path>"
-        for colour, parts in paths.items()
-    )
-    return _svg([_stretched(drawn, height)], height, description, "lane")
-
-
-def labelled_lane(
-    segments: Sequence[Segment], x: Axis, *, description: str, height: int = 34
-) -> str:
-    """One lane whose wide stretches carry their label; for a few dozen stretches."""
-    body = []
-    for segment in segments:
-        left, right = (100 * x.fraction(edge) for edge in (segment.start, segment.end))
-        width = right - left
-        text = ""
-        if width > _LABEL_NEEDS:
-            kind = colour_class(segment.colour) + (" wide" if width < _LABEL_NEEDS_ON_PHONE else "")
-            text = (
-                f'<text class="in {kind}" x="{left + width / 2:.3f}%" y="{height / 2 + 4:.0f}">'
-                f"{escape(segment.label)}</text>"
-            )
-        body.append(
-            f'<g><rect class="f {colour_class(segment.colour)}" x="{left:.3f}%" y="0" '
-            f'width="{width:.3f}%" height="{height}" rx="2"/>{text}'
-            f"<title>{escape(segment.title)}</title></g>"
-        )
-    return _svg(body, height, description, "lane")
-
-
-_LABEL_NEEDS = 7.0  # percent of a lane on a wide screen
-_LABEL_NEEDS_ON_PHONE = 20.0
-
-
-def axis_row(x: Axis, *, height: int = 22) -> str:
-    """Tick labels under lanes."""
-    return _svg([_x_label(x, tick, 15) for tick in x.ticks], height, "run time", "axis")
-
-
-def marks_row(x: Axis, marks: Iterable[tuple[float, str, str]], *, height: int = 12) -> str:
-    """Diamonds above lanes: (position, colour, title)."""
-    body = [
-        f'<svg x="{100 * x.fraction(position):.3f}%" y="0" overflow="visible">'
-        f'<path class="f {colour_class(colour)}" d="M0 1l5 5-5 5-5-5z">'
-        f"<title>{escape(title)}</title></path></svg>"
-        for position, colour, title in marks
-    ]
-    return _svg(body, height, "events", "axis")
-
-
-def share_bar(parts: Sequence[tuple[str, float, str]], *, description: str) -> str:
-    """A bar of 100%, from (colour, share, title) parts."""
-    left = 0.0
-    body = []
-    for colour, share, title in parts:
-        body.append(
-            f'<rect class="f {colour_class(colour)}" x="{100 * left:.3f}%" y="0" '
-            f'width="{100 * share:.3f}%" height="12"><title>{escape(title)}</title></rect>'
-        )
-        left += share
-    return _svg(body, 12, description, "share")
 
 
 def colour_class(name: str) -> str:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from html import escape
 
-from spotlight.record.run_metrics import IterationMetrics
 from spotlight.report import charts
-
-
-def iteration_axis(ones: Sequence[IterationMetrics], margin: float = 0.0) -> charts.Axis:
-    """An axis over these iterations, which are in order."""
-    first, last = ones[0].iteration, ones[-1].iteration
-    axis = charts.nice_axis(
-        first - margin, last + margin, lambda value: f"{value:.0f}", count=6, widen=False
-    )
-    return whole(axis)
 
 
 def whole(axis: charts.Axis) -> charts.Axis:

@@ -9,12 +9,15 @@ from spotlight.jobs import JobSpec
 from spotlight.jobs.losses import loss_title
 from spotlight.record.run_events import (
     BudgetNear,
+    CallbackTrouble,
     CheckpointSaved,
     ExplorationReduced,
     GroupDropped,
     NodeJoined,
     NodeLost,
     NodeUnpriced,
+    NoticeReceived,
+    NoticeWithdrawn,
     ResultsIgnored,
     RewardFell,
     RewardsFlat,
@@ -24,6 +27,8 @@ from spotlight.record.run_events import (
     SamplesRegenerated,
     ScorerFailed,
     SegmentBegan,
+    TrainersLost,
+    TrainingFailed,
     WeightsTaken,
     WorkerLost,
     WorkTakenBack,
@@ -115,6 +120,18 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case WorkerLost(worker=worker, reason=reason, requests_handed_on=kinds):
             again = handed_on(sum(kinds.values())) if any(kinds.values()) else ""
             return "Worker lost", f"{worker}: {reason or NONE}{again and '; '}{again}", True
+        case NoticeReceived(node=node, source=source, lead_s=lead_s):
+            lead = "" if lead_s is None else f", {duration(lead_s)} before it goes"
+            return "Notice", f"{node} ({source}){lead}", False
+        case NoticeWithdrawn(node=node):
+            return "Notice withdrawn", node, False
+        case CallbackTrouble(callback=name, error=error) if event.failures:
+            often = f" {count(event.failures, 'time')}" if event.failures > 1 else ""
+            return "Tracker failed", f"{name}{often}: {error}", True
+        case TrainersLost(reason=reason, goes_on_from=iteration):
+            return "Trainers lost", f"{reason}; it goes on from iteration {iteration}", True
+        case TrainingFailed(worker=worker, error=error):
+            return "Training failed", f"{worker}: {error}", True
         case NodeJoined(node=node, pool=pool):
             return "Node joined", f"{node} ({pool})", False
         case WorkTakenBack(items=items):

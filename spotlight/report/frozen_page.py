@@ -35,6 +35,7 @@ _STYLE = re.compile(r'<link rel="stylesheet" href="static/([\w.-]+)">\n?')
 _SCRIPT = re.compile(r'<script src="static/([\w.-]+)"(?: defer)?></script>\n?')
 _ICON = re.compile(r'<link rel="icon" href="static/([\w.-]+)">')
 _TITLE = re.compile(r"<title>[^<]*</title>")
+_WAITING = re.compile(r'(<p class="waiting" id="waiting">)[^<]*')
 _NOSCRIPT = re.compile(r"<noscript>.*?</noscript>", re.DOTALL)
 _BEGINNINGS = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -73,9 +74,11 @@ def _document(view: RunView) -> str:
     title = f"<title>{escape(view.job.name)} - Spotlight</title>"
     page = _ICON.sub(lambda found: _icon(found[1]), _SCRIPT.sub("", _STYLE.sub("", page)))
     page = _TITLE.sub(lambda _: title, page)
+    page = _WAITING.sub(r"\1", page)  # there is nothing to wait for, with a script or without
     page = _NOSCRIPT.sub(lambda _: f"<noscript>{_in_words(view)}</noscript>", page)
+    notices = "".join(f"<!--\n{path.read_text()}-->\n" for path in _STATIC.glob("*-LICENSE.txt"))
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{head}', 1)
-    return page.replace("</body>", f"{body}\n</body>", 1)
+    return page.replace("</body>", f"{notices}{body}\n</body>", 1)
 
 
 def _asset(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The report's page: its style, its small script for hover texts, the frame around the sections.
+"""The frame of the page of a comparison: its style, and its small script for hover texts.
 
 The page's content security policy forbids every external resource, and any script but this one.
 """
@@ -89,30 +89,12 @@ h1 { font-size: 34px; line-height: 1.2; font-weight: 650; letter-spacing: -0.02e
   overflow-wrap: anywhere; }
 h2 { font-size: 20px; line-height: 1.3; font-weight: 620; letter-spacing: -0.01em; }
 h3 { font-size: 14px; line-height: 1.4; font-weight: 600; }
-code, pre, .mono {
-  font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-code { font-size: 0.92em; }
 .soft { color: var(--soft); }
 .over { font-size: 13px; color: var(--soft); margin-bottom: 6px; }
 header .about { color: var(--soft); max-width: 70ch; margin-top: 10px; }
 .title { display: flex; flex-wrap: wrap; align-items: center; gap: 8px 16px; }
-.pill { font-size: 13px; font-weight: 600; padding: 2px 12px; border: 1px solid;
-  border-radius: 99px; }
-.finished { color: var(--good); } .failed { color: var(--bad); }
-.cancelled, .unfinished { color: var(--wait); }
 section { margin-top: 64px; }
 section > h2 + p { color: var(--soft); margin-top: 4px; max-width: 72ch; }
-.tiles {
-  display: grid; grid-template-columns: repeat(4, 1fr); margin-top: 40px;
-  border: 1px solid var(--rule); border-radius: 10px; overflow: hidden;
-  background: var(--panel); gap: 1px;
-}
-.tile { outline: 1px solid var(--rule); padding: 18px 20px 16px; }
-.tile dt { font-size: 13px; color: var(--soft); }
-.tile .value { font-size: 25px; line-height: 1.35; font-weight: 620; letter-spacing: -0.02em;
-  white-space: nowrap; }
-.tile .value i { font-style: normal; font-weight: 400; color: var(--soft); padding: 0 2px; }
-.tile .note { font-size: 13px; color: var(--soft); }
 .charts { display: grid; grid-template-columns: 1fr 1fr; gap: 48px 56px; margin-top: 28px; }
 figure { min-width: 0; }
 figcaption p { font-size: 13px; color: var(--soft); }
@@ -130,14 +112,10 @@ svg text.start { text-anchor: start; } svg text.end { text-anchor: end; }
 .hit { fill: transparent; }
 .hidden { visibility: hidden; fill: var(--ink); }
 .mark:hover .hidden { visibility: visible; }
-text.in { text-anchor: middle; fill: var(--on-colour); font-weight: 550; }
-text.in.c-idle, text.in.c-phase { fill: var(--soft); font-weight: 400; }
-text.in.c-explore { fill: #2b2000; }
 .c-rollout { --c: var(--rollout); } .c-explore { --c: var(--explore); }
 .c-train { --c: var(--train); } .c-score { --c: var(--score); }
 .c-evaluate { --c: var(--evaluate); } .c-idle { --c: var(--idle); }
 .c-loading { --c: var(--loading); } .c-starting { --c: var(--starting); }
-.lane rect { stroke: var(--bg); stroke-width: 1; }
 .c-lost { --c: var(--bad); } .c-phase { --c: var(--phase); }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 20px; font-size: 13px; color: var(--soft);
   margin-top: 8px; list-style: none; padding: 0; }
@@ -145,35 +123,6 @@ text.in.c-explore { fill: #2b2000; }
 .legend li::before { content: ""; width: 11px; height: 11px; border-radius: 3px;
   background: var(--c); }
 .legend li.line::before { height: 3px; width: 16px; }
-.lanes { display: grid; grid-template-columns: 136px minmax(0, 1fr); gap: 6px 16px;
-  align-items: center; margin-top: 24px; }
-.lanes .pool { grid-column: 1 / -1; font-size: 13px; font-weight: 600; margin-top: 8px;
-  text-transform: capitalize; }
-.lanes .name { font-size: 13px; color: var(--soft); overflow: hidden; text-overflow: ellipsis;
-  white-space: nowrap; }
-.lane { background: color-mix(in srgb, var(--rule) 35%, transparent); border-radius: 2px;
-  overflow: hidden; }
-.axis { overflow: visible; }
-.dense { row-gap: 2px; } .dense .name { font-size: 10px; line-height: 1; }
-.shares { display: grid; grid-template-columns: 136px minmax(0, 1fr); gap: 14px 16px;
-  margin-top: 28px; font-size: 13px; }
-.shares dt { font-weight: 600; text-transform: capitalize; } .shares dt span { display: block;
-  font-weight: 400; color: var(--soft); text-transform: none; }
-.shares .parts { color: var(--soft); margin-top: 6px; }
-.share { border-radius: 3px; overflow: hidden; margin-top: 5px; }
-.sub { margin-top: 48px; } .sub + p { font-size: 13px; color: var(--soft); }
-.pairs { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr));
-  gap: 28px 24px; margin-top: 28px; list-style: none; padding: 0; }
-.pairs .prompt { font-size: 13px; line-height: 1.4; margin-bottom: 8px; overflow-wrap: anywhere;
-  display: -webkit-box; -webkit-line-clamp: 3; -webkit-box-orient: vertical; overflow: hidden; }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 8px; }
-.pair img, .pair .none { display: block; width: 100%; border-radius: 4px;
-  border: 1px solid var(--rule); background: var(--panel); }
-.pair .none { height: 100%; min-height: 40px; }
-.pair img.crisp { image-rendering: pixelated; }
-.pair figcaption { display: flex; justify-content: space-between; font-size: 13px;
-  margin-top: 4px; color: var(--soft); }
-.pair figcaption b { font-weight: 600; color: var(--ink); }
 .scroll { overflow: auto; max-height: 460px; margin-top: 20px; border-top: 1px solid var(--rule);
   border-bottom: 1px solid var(--rule); }
 table { border-collapse: collapse; width: 100%; font-size: 14px; }
@@ -182,13 +131,9 @@ th { position: sticky; top: 0; background: var(--bg); text-align: left; font-wei
 th, td { padding: 8px 20px 8px 0; vertical-align: top; }
 tr + tr td { border-top: 1px solid var(--grid); }
 td:first-child, th:first-child { text-align: right; width: 76px; color: var(--soft); }
-td:nth-child(2) { white-space: nowrap; } td.bad { color: var(--bad); font-weight: 550; }
+td:nth-child(2) { white-space: nowrap; }
 td:last-child { overflow-wrap: anywhere; }
 .plain td:first-child, .plain th:first-child { text-align: left; width: auto; }
-details { margin-top: 64px; border-top: 1px solid var(--rule); padding-top: 20px; }
-summary { cursor: pointer; font-size: 20px; font-weight: 620; letter-spacing: -0.01em; }
-pre { font-size: 13px; line-height: 1.6; overflow-x: auto; padding: 20px 24px;
-  background: var(--panel); border: 1px solid var(--rule); border-radius: 10px; }
 footer { margin-top: 64px; font-size: 13px; color: var(--soft); }
 #tip { position: fixed; pointer-events: none; background: var(--ink); color: var(--bg);
   font-size: 13px; line-height: 1.4; padding: 5px 10px; border-radius: 6px; max-width: 300px;
@@ -196,20 +141,11 @@ footer { margin-top: 64px; font-size: 13px; color: var(--soft); }
 #tip[hidden] { display: none; }
 @media (max-width: 860px) {
   .charts { grid-template-columns: 1fr; gap: 40px; }
-  .tiles { grid-template-columns: 1fr 1fr; }
 }
 @media (max-width: 560px) {
   main { padding: 32px 18px 64px; }
   h1 { font-size: 27px; }
-  section, details { margin-top: 48px; }
-  .tile { padding: 14px 14px 12px; } .tile .value { font-size: 17px; }
-  .tile .note { font-size: 12px; }
-  .lanes, .shares { grid-template-columns: minmax(0, 1fr); row-gap: 3px; }
-  .lanes .name { margin-top: 6px; } .shares dd { margin-bottom: 14px; }
-  .shares dt span { display: inline; padding-left: 6px; }
-  .pairs { grid-template-columns: 1fr 1fr; gap: 24px 16px; }
-  .pair { grid-template-columns: 1fr; }
-  text.wide { display: none; }
+  section { margin-top: 48px; }
   th, td { padding-right: 12px; } td:first-child, th:first-child { width: 52px; }
 }
 @media (max-width: 560px) { td:nth-child(2) { white-space: normal; } }

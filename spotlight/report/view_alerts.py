@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from spotlight.policies import alerts
 from spotlight.record.run_events import (
+    BudgetNear,
     CallbackTrouble,
     ExplorationReduced,
     MirrorFailed,
+    NodeUnpriced,
     RunEvent,
     RunMirrored,
     RunStarted,
@@ -30,6 +32,11 @@ class Alerts:
                 self._lines.clear()
             case CallbackTrouble(callback=name, failures=failures, error=error) if failures:
                 self._lines["tracker", name] = tracker_alert(name, error)
+            case BudgetNear(budget=field, said=said):
+                self._lines["budget", field] = f"budget nearly spent: {said}"
+            case NodeUnpriced():
+                said = "`budget.usd` counts priced time only: not all nodes have a price"
+                self._lines["unpriced", ""] = said
             case MirrorFailed(reason=reason):
                 self._lines["mirror", ""] = f"the run is not copied: {_short(reason)}"
             case RunMirrored():

@@ -25,7 +25,7 @@ _AT_ONCE = 1024 * 1024
 """Bytes of a file."""
 _MUCH = _AT_ONCE // 2
 """Who reads so much at once may find more behind it."""
-_STATES_BEFORE = 4 * 1024 * 1024
+STATES_BEFORE = 4 * 1024 * 1024
 """Bytes of the states of workers that are read of what is there already."""
 
 
@@ -75,12 +75,14 @@ class _Source:
         self._file = file
         self._read: deque[RunRecords] = deque()
         self.told_until_s = math.inf
-        """Of what is earlier everything was read."""
+        """Everything was read that is earlier than this."""
 
     def read(self) -> None:
         """Read on if nothing waits."""
-        if not self._read:
+        while not self._read:
             self._read.extend(self._file.new())
+            if not self._file.has_more:
+                break
         latest = max(map(_time_s, self._read), default=math.inf)
         self.told_until_s = latest if self._file.has_more else math.inf
 
@@ -132,7 +134,7 @@ class _States:
 
     def _beginning(self) -> tuple[int, int]:
         """The file to begin with, and where in it: not all is read where very much is there."""
-        at, left = (0, 0), _STATES_BEFORE
+        at, left = (0, 0), STATES_BEFORE
         for name in (STATES, OLDER_STATES):
             try:
                 status = os.stat(self._run / name)

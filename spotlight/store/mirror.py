@@ -34,12 +34,12 @@ LARGEST_MANIFEST = 16 << 20
 FORMAT = 1
 _LINES = (record_files.METRICS, record_files.NEWEST)
 _SMALL = ("config.yaml", "step-times.json")
-_FOLDERS = ("validation", "export", "exports")
+_FOLDERS = ("validation", "thumbnails", "export", "exports")
 PLACES = re.compile(
     r"config(-\d{3,6})?\.yaml|step-times\.json|(metrics|events)\.jsonl|journal\.(records|sqlite)"
     rf"|{record_files.OLDER.pattern}|{re.escape(ledger_file.NAME)}"
     rf"|{rollups.FOLDER}/({'|'.join(rollups.LEVELS)})(-older)?\.rollup"
-    r"|(checkpoints|validation|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
+    r"|(checkpoints|validation|thumbnails|export|exports)(/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}){1,8}"
 )
 """The paths that are copied; none of them leads out of the run folder."""
 _CHUNK = 8 << 20

@@ -55,9 +55,9 @@ class _Body(msgspec.Struct, frozen=True, array_like=True):
     workers: list[int]
     """The number of the first worker, then how far it is from each to the next."""
     states: list[int]
-    """For each worker, a bit for each state that it was in."""
+    """Each worker has a bit for each state that it was in."""
     milliseconds: list[int]
-    """For each of these bits, from the lowest one up."""
+    """Each of these bits has its time, from the lowest bit up."""
     spent: dict[str, float]
 
 
@@ -74,7 +74,7 @@ class Frame(NamedTuple):
     place: int
     """The byte at which its record begins."""
     nbytes: int
-    """Of its body."""
+    """The size of its body."""
     names: int
     """How many workers the file had named before it."""
     made_of: int
@@ -99,9 +99,10 @@ class LevelFile:
         self.path = path
         self.file = file
         self.names: list[str] = []
-        """Of the workers, by their numbers."""
+        """The names of the workers, by their numbers."""
         self.end = self.begin = 0
-        """Up to which byte it was read, and where records begin; 0 if its head is not whole."""
+        """The file was read up to the one byte, and its records begin at the other; both are 0 if
+        its head is not whole."""
         self.states: tuple[TimeState, ...] = ()
         head = file.readline(_LONGEST_HEAD)
         if head.endswith(b"\n"):
@@ -184,7 +185,7 @@ class LevelWriter:
         self._newer, self._older = paths_of(folder, name)
         self._half = half
         self._numbers: dict[str, int] = {}
-        """Of the workers that the newer file has named."""
+        """The numbers of the workers that the newer file has named."""
         self.last = 0
         """The number of the last line; 0 if there is none."""
         for path in (self._older, self._newer):

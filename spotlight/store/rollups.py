@@ -56,7 +56,7 @@ class Rollups:
     def __init__(self, folder: Path, *, half: int = HALF) -> None:
         self._folder = folder
         self._levels: list[_Level] = []
-        """From the finest on."""
+        """The finest comes first."""
         with _explaining(folder), ExitStack() as files:
             if folder.is_symlink():
                 raise RunFolderError(f"{folder} is a link, not a folder; remove it")
@@ -116,7 +116,7 @@ class _Level:
         self.file = file
         self.above = above
         self.bucket = Bucket()
-        """Of what the next line is being made."""
+        """The next line is being made of this."""
         self._width_s = width_s
 
     def add(self, line: RollupLine, count: int) -> None:
@@ -274,7 +274,7 @@ class RollupReader:
         self._opened = ExitStack()
         self._file: LevelFile | None = None
         self._latest: Frame | None = None
-        """Of the open file."""
+        """The last line that was read of the open file."""
 
     def read(self) -> list[RollupLine] | None:
         """The lines of the finest level that were written since. None if what was given does not

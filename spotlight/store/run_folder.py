@@ -68,6 +68,7 @@ from spotlight.store.segments import (
     segments_of,
 )
 from spotlight.store.states_file import StatesFile
+from spotlight.timings import CoordinatorTimings
 
 
 class _EventHead(msgspec.Struct, frozen=True):
@@ -127,7 +128,7 @@ class RunFolder:
         files.callback(lambda: self._metrics.close())  # of what it is by then
         self._events = LineFile(path / record_files.NEWEST)
         files.callback(lambda: self._events.close())
-        self._states = StatesFile(path)
+        self._states = StatesFile(path, CoordinatorTimings().states_kept_s)
         files.callback(self._states.close)
         self._files = files.pop_all()
 
@@ -270,6 +271,10 @@ class RunFolder:
                 self._events.close()
                 self._events = LineFile(newest)
 
+    def keep_states(self, kept_s: float) -> None:
+        """The states of workers stay for at least so long."""
+        self._states.kept_s = kept_s
+
     def record_state(self, event: WorkerStateBegan, time_s: float, at: float | None) -> None:
         """Append to states.jsonl."""
         with _explaining(self.path / record_files.STATES):
@@ -393,9 +398,9 @@ class Moment(NamedTuple):
     """A moment of a run."""
 
     time_s: float
-    """In run time."""
+    """The moment in run time."""
     at: float | None
-    """In seconds since 1970; None if nobody wrote it down."""
+    """The moment in seconds since 1970; None if nobody wrote it down."""
     is_end: bool
     """Whether the job had ended."""
 

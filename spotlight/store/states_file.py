@@ -18,28 +18,31 @@ import msgspec
 from spotlight.record.run_events import WorkerStateBegan, encode_event
 from spotlight.store.record_files import OLDER_STATES, STATES, LineFile, drop_torn_line
 
-KEPT_S = 3600.0
-"""Seconds after which another file begins."""
 LARGEST = 32 << 20
 """Bytes with which another file begins, whatever the time is."""
 
 
 class StatesFile:
-    """Appends to it. Raises `OSError`."""
+    """Appends to it. Raises `OSError`.
 
-    def __init__(self, run: Path) -> None:
+    Args:
+        kept_s: seconds after which another file begins.
+    """
+
+    def __init__(self, run: Path, kept_s: float) -> None:
+        self.kept_s = kept_s
         self._run = run
         drop_torn_line(run / STATES)
         self._file = LineFile(run / STATES)
         self._begun_s = _first_time_s(run / STATES)
         self._states: dict[str, WorkerStateBegan] = {}
-        """Of the workers that are there; nobody is when a run goes on."""
+        """The latest of each worker that is there; nobody is when a run goes on."""
 
     def append(self, event: WorkerStateBegan, time_s: float, at: float | None) -> None:
         """A worker is in this state from now on."""
         if self._begun_s is None:
             self._begun_s = time_s
-        elif time_s - self._begun_s >= KEPT_S or self._file.nbytes >= LARGEST:
+        elif time_s - self._begun_s >= self.kept_s or self._file.nbytes >= LARGEST:
             self._begin_another(time_s, at)
         self._states.pop(event.worker, None)
         if event.state != "gone":

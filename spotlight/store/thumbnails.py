@@ -88,20 +88,26 @@ def keep_of_validation(
 
 
 def keep_of_samples(run: Path, shown: ShownSamples, left: Mapping[str, Path]) -> None:
-    """The same for an iteration's samples, which take the place of those before; of each side at
-    least one must be there.
+    """The same for an iteration's samples, which take the place of those before. None is shown both
+    among the best and among the worst.
 
     Args:
         left: where a worker has left the thumbnail of a sample, by its file.
     """
 
-    def there(samples: Iterable[ShownSample]) -> tuple[ShownSample, ...]:
-        found = (one for one in samples if one.file in left and _is_thumbnail(left[one.file]))
-        return tuple(islice(found, MOST_SAMPLES))
-
-    shown = msgspec.structs.replace(shown, best=there(shown.best), worst=there(shown.worst))
-    if not shown.best or not shown.worst:
+    there = {
+        one.file
+        for one in (*shown.best, *shown.worst)
+        if one.file in left and _is_thumbnail(left[one.file])
+    }
+    most = min(MOST_SAMPLES, len(there) // 2)
+    if not most:
         return
+
+    def kept_of(samples: Iterable[ShownSample]) -> tuple[ShownSample, ...]:
+        return tuple(islice((one for one in samples if one.file in there), most))
+
+    shown = msgspec.structs.replace(shown, best=kept_of(shown.best), worst=kept_of(shown.worst))
     folder = run / SAMPLES
     folder.mkdir(parents=True, exist_ok=True)
     kept = {one.file for one in (*shown.best, *shown.worst)}

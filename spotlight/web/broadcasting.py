@@ -37,6 +37,8 @@ _REST = 4.0
 """Seconds of rest for each second of reading and telling."""
 _CATCH_UP_S = 1.0
 """Reading goes on for so long before what was read so far is shown."""
+_FIRST_READ_S = 2.0
+"""The first reading goes on for so long: that is all of a run with a thousand workers."""
 LINGER_S = 15.0
 """A run is followed for so long after its last viewer has gone: a page that is loaded again comes
 back."""
@@ -261,7 +263,7 @@ def _read(run: WatchedRun, shown: RunView | None) -> tuple[RunView, bytes] | Non
     """The next view and what changed since the one that is shown, if anything did."""
     if not run.folder.is_dir():
         raise not_found("the run folder is gone")
-    if not run.catch_up(_CATCH_UP_S) and shown is not None:
+    if not run.catch_up(_CATCH_UP_S if shown else _FIRST_READ_S) and shown is not None:
         return None
     view = run.view()
     if shown is None:

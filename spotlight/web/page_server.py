@@ -24,6 +24,7 @@ import structlog
 from aiohttp import web
 
 from spotlight.errors import AddressInUse, UserError
+from spotlight.resolved_structs import resolve_structs
 from spotlight.transport import descriptors
 from spotlight.transport.tensors.certificates import Certificate
 from spotlight.transport.wary_server import WaryServer
@@ -99,6 +100,7 @@ class PageServer:
     def start(self) -> None:
         """Listen. Raises `UserError` that names the option when the address cannot be bound."""
         self._listener = _listening(self._settings)
+        resolve_structs()  # this process may read some of what the server reads
         started: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run, args=(started,), name="spotlight-web", daemon=True

@@ -17,13 +17,12 @@ from spotlight.policies.money.bill import Account, account
 from spotlight.record.ledger import Ledger
 from spotlight.record.run_events import RunFinished, RunStarted, decode_event
 from spotlight.record.run_metrics import IterationMetrics, ValidationMetrics, decode_metrics
+from spotlight.report.view_building import SILENT_S
 from spotlight.store.ledger_file import read_ledger
 from spotlight.store.run_folder import read_config
 from spotlight.web.refusing import Refused
 from spotlight.web.shown_runs import ShownRuns
 
-SILENT_S = 60.0
-"""Nobody works on a run that wrote nothing for so long."""
 _TAIL = 256 * 1024
 """Bytes of a file's end."""
 _FILES = ("config.yaml", "metrics.jsonl", "events.jsonl", "ledger.json")

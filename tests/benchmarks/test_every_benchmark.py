@@ -22,6 +22,7 @@ NO_BENCHMARKS = {
     "control_plane_coordinator",
     "control_plane_farm",
     "control_plane_keys",
+    "dashboard_loop",
     "large_run",
     "staleness",
     "tensors_peers",

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spotlight.report import charts
-from spotlight.report.charts import Segment, Series
+from spotlight.report.charts import Series
 
 numbers = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -27,26 +27,6 @@ def test_a_nice_axis_covers_its_data_with_a_few_ticks(a: float, b: float) -> Non
 def test_ticks_are_round_numbers() -> None:
     assert charts.nice_axis(0, 0.83, str).ticks == pytest.approx((0, 0.25, 0.5, 0.75, 1.0))
     assert charts.nice_axis(0, 39, str, count=6, widen=False).ticks == (0, 10, 20, 30)
-
-
-@given(st.floats(0.01, 1e6))
-def test_a_time_axis_has_between_one_and_eight_ticks(seconds: float) -> None:
-    axis = charts.time_axis(0.0, seconds)
-    assert 1 <= len(axis.ticks) <= 8
-
-
-@pytest.mark.parametrize(
-    ("seconds", "labels"),
-    [
-        (0.5, ["0.0 s", "0.1 s"]),
-        (1.4, ["0.00 s", "0.25 s"]),
-        (3.7, ["0 s", "1 s"]),
-        (170, ["0:00", "0:30"]),
-    ],
-)
-def test_times_are_labelled_at_their_scale(seconds: float, labels: list[str]) -> None:
-    axis = charts.time_axis(0.0, seconds)
-    assert [axis.label(tick) for tick in axis.ticks[:2]] == labels
 
 
 def test_long_times_show_hours() -> None:
@@ -81,33 +61,8 @@ def test_a_band_is_cut_off_at_the_axis() -> None:
     assert heights == {0.0, 200.0}
 
 
-def test_the_stretches_of_a_colour_are_one_path() -> None:
-    axis = charts.time_axis(0.0, 10.0)
-    segments = [Segment(i, i + 1, ("idle", "train")[i % 2], "", "what") for i in range(10)]
-    root = _parsed(charts.lane_chart(segments, axis, description="lane"))
-    assert [path.get("class") for path in root.iter("path")] == ["f c-idle", "f c-train"]
-
-
-def test_only_wide_stretches_carry_their_label() -> None:
-    axis = charts.time_axis(0.0, 100.0)
-    segments = [Segment(0, 5, "score", "score", ""), Segment(5, 60, "train", "train", "")]
-    root = _parsed(charts.labelled_lane(segments, axis, description="lane"))
-    assert [text.text for text in root.iter("text")] == ["train"]
-
-
 def test_a_line_of_one_point_is_a_dot() -> None:
     axis = charts.nice_axis(0, 1, str)
     line = Series("rollout", ((0.5, 0.5),), ("only",))
     root = _parsed(charts.line_chart([line], axis, axis, description=""))
     assert "dot" in (next(root.iter("circle")).get("class") or "")
-
-
-def test_bars_stand_on_each_other() -> None:
-    x, y = charts.nice_axis(0, 1, str), charts.nice_axis(0, 10, str)
-    bars = [(0.0, (("explore", 4.0), ("idle", 2.0)), "first")]
-    root = _parsed(charts.bar_chart(bars, x, y, description="", height=100))
-    lower, upper = (
-        (float(rect.get("y") or 0), float(rect.get("height") or 0)) for rect in root.iter("rect")
-    )
-    assert upper[0] + upper[1] == pytest.approx(lower[0])
-    assert lower[0] + lower[1] == pytest.approx(100)

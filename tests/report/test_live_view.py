@@ -10,7 +10,7 @@ import pytest
 from sample_run import sample_job, write_sample_run
 
 from spotlight.jobs import job_to_yaml
-from spotlight.record.ledger import Ledger, NodeBill, Price, RollupLine
+from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, Price, RollupLine
 from spotlight.report.run_view import RunView
 from spotlight.report.view_building import ViewBuilder, view_of
 from spotlight.running.record_follower import RecordFollower
@@ -81,8 +81,10 @@ def test_the_same_with_a_ledger_and_roll_ups(tmp_path: Path) -> None:
     reader = RollupReader(run.folder / FOLDER)
     for number in range(1, 30):
         end_s = 10.0 * number
-        times = {"reserved-0/0": {"train": 6_000 * number, "idle": 4_000 * number}}
-        each = {"reserved-0/0": {"train": 6_000, "idle": 4_000}}
+        times: dict[str, Milliseconds] = {
+            "reserved-0/0": {"train": 6_000 * number, "idle": 4_000 * number}
+        }
+        each: dict[str, Milliseconds] = {"reserved-0/0": {"train": 6_000, "idle": 4_000}}
         rollups.append(
             RollupLine(
                 number=number,

@@ -8,6 +8,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sample_run import RESERVED, RunWriter, sample_job, write_sample_run
@@ -38,9 +39,10 @@ class _Page(HTMLParser):
         assert self._open == []
 
     @property
-    def view(self) -> dict:
+    def view(self) -> dict[str, Any]:
         """The record that is in the page."""
-        return json.loads(self.data)
+        found: dict[str, Any] = json.loads(self.data)
+        return found
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         said = dict(attrs)
@@ -108,6 +110,7 @@ def test_the_whole_view_is_in_the_page(report: str) -> None:
 
 def test_the_main_figures_can_be_read_without_a_script(report: str) -> None:
     text = " ".join(_Page(report).text)
+    assert "Loading" not in text and "JavaScript" not in text
     for words in ("ocr-tiny", "finished", "12 of 12", "0.300 to 0.830, best 0.830", "not priced",
                   "Node lost: spot-0 (spot): preempted"):  # fmt: skip
         assert words in text, words
@@ -163,6 +166,10 @@ def test_the_page_stays_small_however_large_the_pictures_are(tmp_path: Path) -> 
     assert sum(one.startswith("thumbnails/v") for one in thumbs) > 100  # links to what is beside
     wall = _Page(page).view["pictures"]["wall"]
     assert all(row[0]["thumb"].startswith("data:") for row in wall)
+
+
+def test_whose_the_scripts_are_is_said(report: str) -> None:
+    assert "Copyright (c)" in report and "Permission is hereby granted" in report
 
 
 def test_text_of_the_run_is_escaped(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ from sample_run import RunWriter, sample_job
 from spotlight.errors import RunFolderError
 from spotlight.record.ledger import Ledger, NodeBill, Price, RollupLine
 from spotlight.record.run_events import (
+    BudgetNear,
     CallbackTrouble,
     NodeJoined,
     NodeLost,
     NoticeReceived,
     PhaseBegan,
+    RunEvent,
     RunFinished,
     RunStarted,
     WorkerStateBegan,
@@ -251,3 +253,37 @@ def test_the_end_of_a_run_leaves_nothing_to_wait_for(builder: ViewBuilder) -> No
     view = builder.view()
     assert view.validation.seconds_left is None
     assert (view.job.outcome, view.job.reason) == ("cancelled", "by a user")
+
+
+def test_a_budget_of_which_much_is_used_is_an_alert(builder: ViewBuilder) -> None:
+    builder.on_event(BudgetNear(budget="budget.usd", limit=5.0, said="$4.10 of the $5.00 are used"))
+    assert builder.view().alerts == ("budget nearly spent: $4.10 of the $5.00 are used",)
+
+
+@pytest.mark.parametrize(
+    ("event", "level", "text"),
+    [
+        (
+            NoticeReceived(node="spot-0", source="aws", lead_s=120.0),
+            "info",
+            "Notice: spot-0 (aws), 2 m 00 s before it goes",
+        ),
+        (
+            CallbackTrouble(callback="wandb", failures=1, dropped=0, error="no\nnetwork"),
+            "warning",
+            "Tracker failed: wandb: no network",
+        ),
+        (
+            RunFinished(outcome="failed", reason="no rewards"),
+            "error",
+            "Run ended: failed: no rewards",
+        ),
+    ],
+    ids=["notice", "tracker", "end"],
+)
+def test_what_an_operator_wants_to_know_of_is_told(
+    builder: ViewBuilder, event: RunEvent, level: str, text: str
+) -> None:
+    builder.on_event(event)
+    (told,) = builder.view().happened
+    assert (told.level, told.text) == (level, text)

@@ -27,6 +27,8 @@ SEED = 28
 """Of two jobs."""
 MOVES = 12
 """Of two jobs one of which weighs more and begins first."""
+BESIDE = 4
+"""Of jobs beside which a program has a loop of its own."""
 STEPS = 8
 """Of every request."""
 
@@ -72,6 +74,24 @@ def repeated_steps(seed: int) -> int:
 @pytest.mark.parametrize("seed", [MOVES, 60])
 def test_nodes_that_go_over_to_another_job_lose_nothing(seed: int) -> None:
     assert repeated_steps(seed) == 0
+
+
+def test_a_program_with_its_own_loop_shares_with_jobs() -> None:
+    outcome, history = run_seed(BESIDE, kinds=())
+    assert outcome.violations == ()
+    assert history.all("group"), "the session was served"
+    assert history.all("train"), "and so was the job"
+
+
+def test_a_session_beside_jobs_is_held_against_what_must_hold_of_one(tmp_path: Path) -> None:
+    made = shared_scenario(BESIDE, tmp_path, kinds=())
+    with silence(), asyncio.Runner(loop_factory=FreezableLoop) as runner:
+        shared = runner.run(simulate_shared(BESIDE, made, tmp_path))
+    group = shared.history.all("group")[0]
+    facts = dict(group.facts)
+    shared.history.add_of(group.job, "group", **facts)
+    check_shared(shared)
+    assert any("the session: groups_come_once" in each for each in shared.history.violations)
 
 
 def test_several_jobs_survive_all_faults_together() -> None:

@@ -99,3 +99,20 @@ def test_samples_take_the_place_of_those_before(run: Path, tmp_path: Path) -> No
     ]
     told = msgspec.json.decode((folder / "samples.json").read_bytes(), type=ShownSamples)
     assert [one.file for one in told.best] == ["4-a.webp"]
+
+
+def test_no_sample_is_among_the_best_and_among_the_worst(run: Path, tmp_path: Path) -> None:
+    samples = [
+        ShownSample(prompt="p", seed=seed, reward=1 - seed / 10, file=f"{seed}.webp")
+        for seed in range(5)
+    ]
+    left = {one.file: tmp_path / one.file for one in samples}
+    for file in left.values():
+        file.write_bytes(WEBP)
+    shown = ShownSamples(weights_version=1, best=tuple(samples), worst=tuple(samples[::-1]))
+    keep_of_samples(run, shown, left)
+    told = msgspec.json.decode(
+        (run / "thumbnails/samples/samples.json").read_bytes(), type=ShownSamples
+    )
+    assert [one.seed for one in told.best] == [0, 1]
+    assert [one.seed for one in told.worst] == [4, 3]

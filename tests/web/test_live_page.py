@@ -171,6 +171,18 @@ async def test_a_lost_connection_is_said_and_found_again(looked: Looked, site: S
     looked.problems.clear()  # the browser itself writes of refused requests
 
 
+async def test_a_run_that_cannot_be_shown_yet_is_one_line_that_says_why(
+    looked: Looked, site: Site
+) -> None:
+    site.refuses = "the run takes too long to read"
+    await looked.page.goto(f"{site.url}?run=ocr-001")
+    await looked.page.get_by_text("cannot be shown yet: the run takes too long to read").wait_for()
+    assert await looked.page.locator("section").count() == 0
+    site.refuses = ""
+    await looked.page.get_by_role("heading", name="ocr-tiny").wait_for()
+    looked.problems.clear()  # the browser itself writes of refused requests
+
+
 async def test_a_run_that_has_ended_says_so(looked: Looked, site: Site) -> None:
     page = await opened(looked, site, "ocr-002")
     assert await page.locator(".connection").inner_text() == "ended"

@@ -13,6 +13,7 @@
   const LIST_MS = 5000;
 
   const page = document.getElementById("page");
+  const waiting = document.getElementById("waiting");
   const counts = { views: 0, changes: 0, missed: 0, drawn: 0 };
   Spotlight.counts = counts;
 
@@ -39,6 +40,10 @@
   function replace(next) {
     for (const name of Object.keys(next)) dirty.add(name);
     view = next;
+    if (!parts.length) {
+      makeRunPage();
+      showChooser();
+    }
     schedule();
   }
 
@@ -241,7 +246,9 @@
 
   /** Say in words how it stands with the connection. */
   function tell() {
-    if (!connection) return;
+    if (!view) return void say(waiting, lostAt
+      ? `The run cannot be shown yet: ${why || "the server does not answer"}. Trying again.`
+      : "Loading the run");
     const set = (state, text) => {
       connection.dataset.state = state;
       say(connection, text);
@@ -253,8 +260,7 @@
       const since = duration(Math.round((performance.now() - lostAt) / 1000));
       set("lost", `Connection lost ${since} ago${why ? ` (${why})` : ""}; trying again. `
         + "What is shown is from before.");
-    } else if (!view || !heardAt) set("connecting", "connecting");
-    else if (view.job.outcome !== "running") {
+    } else if (view.job.outcome !== "running") {
       set("ended", view.job.outcome === "unfinished" ? "not live" : "ended");
     } else {
       const quiet = Math.round((performance.now() - heardAt) / 1000);
@@ -288,6 +294,8 @@
         .map(({ name }) => el("option", { value: name }, name)));
     chooser.replaceChildren(el("a", { href: "?" }, "All runs"),
       el("label", { for: "against" }, "Compare with"), against);
+    const asked = new URLSearchParams(location.search).get("against");
+    if (asked) compareWith(asked);
   }
 
   let comparing = 0;
@@ -361,7 +369,6 @@
       isFrozen = true;
       document.documentElement.classList.add("frozen");
       run = frozen.job.name;
-      makeRunPage();
       const beside = inlined("other-view", "SPOTLIGHT_OTHER_VIEW");
       if (beside) other = { name: beside.job.name, view: beside };
       replace(frozen);
@@ -377,12 +384,8 @@
       if (runs.length > 1) return void showList();
       run = runs[0].name;
     }
-    makeRunPage();
     follow();
-    tell();
     setInterval(tell, 1000);
-    await showChooser();
-    if (query.get("against")) await compareWith(query.get("against"));
   }
 
   begin().catch((error) => complain(error instanceof TypeError

@@ -12,7 +12,7 @@ Spotlight.Curves = (() => {
     { title: "Gradient norm", series: [["grad_norm", "norm", "score"]] },
     { title: "Learning rate", series: [["learning_rate", "rate", "rollout"]] },
     { title: "KL divergence", series: [["kl", "KL", "score"]] },
-    { title: "Contrast in a group", series: [
+    { title: "Contrast", series: [
       ["contrast", "kept", "explore"], ["contrast_at_random", "random", "soft"]] },
     { title: "Rank fidelity of previews", series: [["fidelity", "fidelity", "evaluate"]] },
   ];
@@ -183,7 +183,7 @@ Spotlight.Curves = (() => {
       };
       return {
         width, height: chart.big ? 260 : 136, legend: { show: false }, pxAlign: 1,
-        padding: [chart.big ? 14 : 8, 12, 0, 0],
+        padding: [chart.big ? 14 : 8, 18, 0, 0],
         scales: { x: { time: false, range: (_, low, high) => this.range(low, high) },
           y: { range: (_, low, high) => yRange(low, high) } },
         axes: [

@@ -139,12 +139,12 @@ Spotlight.Parts = (() => {
         this.graph);
     }
 
-    show({ exploration }) {
+    show({ exploration, job }) {
       const { verdict, sentence, times, low, high } = exploration;
       this.verdict.className = `pill v-${verdict.replaceAll(" ", "-")}`;
       say(this.verdict, VERDICTS[verdict] || verdict);
       say(this.text, sentence || (verdict === "off" ? "Exploration was off in this run."
-        : "It is not measured yet."));
+        : job.outcome === "running" ? "It is not measured yet." : "It was not measured."));
       const isMeasured = isNumber(times) && isNumber(low) && isNumber(high);
       this.graph.hidden = !isMeasured;
       if (!isMeasured) return;

@@ -65,7 +65,9 @@ Spotlight.Pictures = (() => {
       for (const list of [this.wall, this.extremes]) {
         const most = [...list.children].reduce((count, { strip }) =>
           Math.max(count, strip.childElementCount), 0);
-        list.style.setProperty("--row", `${Math.max(220, most * ((this.wide || 96) + 10) + 6)}px`);
+        const wide = Math.max(220, most * ((this.wide || 96) + 10) + 6);
+        // Of many prompts, two stand side by side on a wide screen, whatever has to be scrolled.
+        list.style.setProperty("--row", `${list.childElementCount > 4 ? Math.min(556, wide) : wide}px`);
       }
     }
 

@@ -141,8 +141,9 @@ Spotlight.Pools = (() => {
       for (const state of present) {
         for (let i = 0; i < count; i += 1) tops[i] += states[state][i] || 0;
       }
-      const most = Math.max(this.view.pools[name]?.workers || 0, tops.reduce(
-        (a, b) => Math.max(a, b), 0)) || 1;
+      // One bucket with more than there were, such as time that was told late, is cut off.
+      const usual = tops.slice().sort()[Math.floor(0.98 * (count - 1))] || 0;
+      const most = Math.max(this.view.pools[name]?.workers || 0, usual) || 1;
       ctx.fillStyle = colour("track");
       ctx.fillRect(GUTTER, 4, width - GUTTER - RIGHT, AREA - 4);
       ctx.save();

@@ -65,6 +65,12 @@ def test_a_new_session_deletes_what_a_kill_left_of_one_that_had_not_begun(path: 
     assert [each.name for each in path.parent.iterdir()] == ["session-other"]
 
 
+async def test_a_session_that_was_deleted_as_its_coordinator_was_killed_is_over(path: Path) -> None:
+    await SessionFolder.reopen(path).remove()
+    with pytest.raises(RunFolderError, match="it is over"):
+        SessionFolder.reopen(path)
+
+
 def test_a_session_that_the_disk_refuses_leaves_nothing(tmp_path: Path) -> None:
     def full(name: str) -> None:
         if name == "journal.commit":

@@ -124,6 +124,7 @@ class JobRunner(Tenant):
         self.callbacks = CallbackThread(
             named_trackers(_tracked(setup)), self._stop_for, troubled=self._tracker_failed
         )
+        folder.keep_states(around.timings.coordinator.states_kept_s)
         run = RunRecord(folder, self.callbacks, clock=setup.clock, came_back=setup.came_back)
         service = setup.service()
         log = service.log()

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -86,9 +86,15 @@ class SessionFolder:
         self.journal.close()
 
     async def remove(self) -> None:
-        """Delete it."""
+        """Delete it. What is left after a kill is no session."""
         self.close()
-        await asyncio.to_thread(shutil.rmtree, self.path, ignore_errors=True)
+        await asyncio.to_thread(_remove, self.path)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        (path / _FILE).unlink()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
