@@ -22,7 +22,7 @@ from spotlight.types import Pool
 LINE_MS = 10_000
 """What a line of the finest roll-up covers. Nodes come and go at the edges of lines."""
 _VARIANTS = 7
-"""So many ways there are of being a busy worker; two workers with the same do the same."""
+"""There are so many ways of being a busy worker; two workers with the same do the same."""
 _STARTING, _LOADING, _DRAINING, _LOST = 3, 2, 2, 1
 """How many lines of a stay these take."""
 _SHORTEST = 12
@@ -60,11 +60,11 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     spot_nodes: int = 2
     """How many there are at once."""
     workers: int = 1
-    """Of each node."""
+    """The number of workers of each node."""
     hours: float = 1.0
     iterations: int = 60
     side: int = 64
-    """Of a picture, in pixels."""
+    """The size of a picture, in pixels."""
     prompts: int = 8
     """How many validation pictures there are of a version."""
     validate_every: int = 10

@@ -59,7 +59,7 @@ KILLS, QUICK_KILLS = 3, 1
 _ITERATIONS, _QUICK_ITERATIONS = 60, 3
 _LIMIT_S = 600.0
 _AWAY_S = (0.0, 2.0, 5.0)
-"""For how long the coordinator is away after each kill."""
+"""The coordinator is away for so long after each kill."""
 
 
 def main() -> None:

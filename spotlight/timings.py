@@ -323,7 +323,7 @@ class NodeTimings(_Ordered):
     refused_limit_s: float = 15.0
     """A node that is refused for so long ends."""
     name_limit_s: float = 600.0
-    """So it does when its name was kept for so long for another that may come."""
+    """A node ends that is refused for so long since its name is kept for another that may come."""
     away_limit_s: float = 300.0
     """The job of a node without a coordinator ends after this time."""
     regroup_pause_s: float = 0.1
@@ -377,7 +377,7 @@ class CoordinatorTimings(_Ordered):
     full_disk_s: float = 1800.0
     """A job whose disk is full waits so long for room in an iteration before it fails."""
     full_disk_pause_s: float = 5.0
-    """So often it tries whether there is some."""
+    """It looks again after so long whether there is some."""
     trackers_close_s: float = 60.0
     """When a job ends its trackers, and then its mirror, may send what they hold for so long."""
     trackers_stop_s: float = 1.0

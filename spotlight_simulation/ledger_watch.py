@@ -38,13 +38,13 @@ class _NodeProcess:
 
     identity: str
     jobs: list[tuple[int, str]]
-    """Since when, in milliseconds, it has worked for which job; for none at first."""
+    """The jobs that it has worked for, each since when in milliseconds; none at first."""
     heard: dict[int, WorkerTimes] = field(default_factory=dict)
     """The latest that a coordinator has heard of each stretch."""
     written: dict[int, WorkerTimes] = field(default_factory=dict)
     """The latest that a ledger must have."""
     heard_number: int = 0
-    """Of the report with the latest that was heard."""
+    """The number of the latest report that was heard."""
     written_number: int = 0
 
     def lasted_ms(self, number: int, now_ms: int) -> int:
@@ -67,9 +67,9 @@ class LedgerWatch:
         self._runs = runs
         self._clock = clock
         self._nodes: dict[str, _NodeProcess] = {}
-        """By their identities."""
+        """The processes by their identities."""
         self._by_scheduler: dict[str, _NodeProcess] = {}
-        """By the names that bills give them."""
+        """The processes by the names that bills give them."""
         self._told: deque[tuple[float, NodeReport]] = deque()
         """What the present coordinator has accepted, and when, as far as it need not be written."""
         self._frozen_at: float | None = None

@@ -31,7 +31,7 @@ _CHANGES = ("iterations=2", "training.learning_rate=1e-05")
 _POLL_S = 1.0
 _ANSWER_S = 5.0
 _LOOKS_S = 20.0
-"""By then a coordinator that was started again has begun what is in its queue."""
+"""A coordinator that was started again has begun what is in its queue by then."""
 _LIMIT_S = 3600.0
 
 

@@ -40,7 +40,7 @@ class QueuedJob(Record, frozen=True):
     iterations: _Count = 0
     """This is how many iterations there are to be."""
     changes: tuple[str, ...] = ()
-    """With these settings, each `path=value`, the run goes on; it has them once it has begun."""
+    """The settings, each `path=value`, with which the run goes on, and which it has once begun."""
 
     @property
     def has_ended(self) -> bool:

@@ -38,7 +38,7 @@ _REST = 4.0
 _CATCH_UP_S = 1.0
 """Reading goes on for so long before what was read so far is shown."""
 _FIRST_READ_S = 2.0
-"""For so long before anything is shown of a run: that is all of one with a thousand workers."""
+"""The first reading goes on for so long: that is all of a run with a thousand workers."""
 LINGER_S = 15.0
 """A run is followed for so long after its last viewer has gone: a page that is loaded again comes
 back."""

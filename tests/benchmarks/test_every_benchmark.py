@@ -31,7 +31,7 @@ NO_BENCHMARKS = {
 }
 """Modules that are started by benchmarks, what writes runs for them, and the study of a run that
 somebody names."""
-APART = {"faults", "live_chaos", "live_jobs", "security", "trainer_loss", "upgrade"}
+APART = {"faults", "ledger", "live_chaos", "live_jobs", "security", "trainer_loss", "upgrade"}
 """They look for workers below their nodes, or have a network of their own, in which no template of
 this process is reached, or run other code in nodes."""
 RIGHT: dict[str, dict[str, object]] = {
@@ -43,6 +43,7 @@ RIGHT: dict[str, dict[str, object]] = {
     "families": {"families_done": 1, "models_per_process": 1},
     "going_on": {"continued_bit_equal": 1.0},
     "jobs": {"bit_equal_fraction": 1.0, "requests_lost": 0, "jobs_lost": 0, "violations": 0},
+    "ledger": {"violations": 0, "problems": []},
     "live_chaos": {"violations": 0, "pool_loss_bit_equal": True},
     "live_jobs": {"finished_fraction": 1.0, "bit_equal_fraction": 1.0, "problems": []},
     "preemption": {

@@ -167,8 +167,7 @@ class Coordinator(Actor):
         self._no_room: dict[str, str] = {}
         """Why those of them do not run yet, or not now, that wait for room on the disk, by id."""
         self._waited_for_room: dict[str, tuple[int, float]] = {}
-        """In which iteration a full disk stopped jobs last, and how long they waited in it, by id.
-        """
+        """The iteration in which a full disk stopped a job last, and its wait in it, by id."""
         self._cancels: dict[str, CancelJob] = {}
         """The cancellations of those of them that were cancelled meanwhile, by id."""
         self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}

@@ -76,9 +76,9 @@ class NodeSettings:
     permissions: Permissions = Permissions()
     """What jobs may do on this machine."""
     machine_s: float = 0.0
-    """For how long the machine had been starting when this process began, if that was for it."""
+    """The machine had been starting for so long when this process began, if that was for it."""
     process_s: float = 0.0
-    """For how long the process had been there when the node began."""
+    """The process had been there for so long when the node began."""
     price: Price | None = None
     """What a GPU of it costs, if that is known here."""
 

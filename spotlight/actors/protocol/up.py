@@ -184,7 +184,7 @@ class NodeReport(Message, frozen=True):
     """What its workers did for each of the latest jobs, in the order in which it worked for them;
     the last is the present one."""
     machine_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """For how long its machine had been starting when its process began; 0 for a machine that was
+    """The machine had been starting for so long when the process began; 0 for a machine that was
     there for other things before."""
     price: Price | None = None
     """What a GPU of it costs, if it was told."""

@@ -57,13 +57,13 @@ class Book:
             if bill.process:
                 self._stretches[bill.process, bill.number].append(bill)
         self._grown: dict[str, Milliseconds] = {}
-        """By how much the workers' time has grown since it was written."""
+        """The growth of the workers' time since it was written."""
         self._has_lost = False
         """Whether a process has gone since then."""
         self._there: set[str] = set()
         """Processes that are there, as far as was heard."""
         self._silent_since: dict[str, float] = {}
-        """Since when the others are not, as far as it was seen."""
+        """The times at which the others were first seen not to be there."""
 
     @property
     def has_news(self) -> bool:

@@ -26,7 +26,7 @@ class NodeTimes:
 
     def __init__(self, workers: Collection[str], now: float, before_s: float = 0.0) -> None:
         self._counted_ms = _whole(now) - _whole(before_s)
-        """Until when time is counted, on the node's clock."""
+        """The moment until which time is counted, on the node's clock."""
         self._doing: dict[str, TimeState] = dict.fromkeys(workers, "starting")
         self._is_leaving = False
         self._stretches: deque[WorkerTimes] = deque(maxlen=MOST_STRETCHES)
