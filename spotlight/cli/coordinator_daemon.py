@@ -26,6 +26,7 @@ from spotlight.errors import UserError
 from spotlight.permissions import Permissions
 from spotlight.policies.money.prices import Prices
 from spotlight.process_start import NOTICE_SIGNALS
+from spotlight.resolved_structs import resolve_structs
 from spotlight.store.object_store import ObjectStore
 from spotlight.store.run_folder import replace_file
 from spotlight.store.runs_folder import RunsFolder
@@ -63,6 +64,7 @@ class CoordinatorDaemon:
     async def serve(self) -> None:
         """Serve until it is told to end. Raises `UserError` that names the option."""
         failpoints.from_environment()
+        resolve_structs()
         async with self._serving_page():
             await self._serve()
 

@@ -30,6 +30,7 @@ from spotlight.permissions import Permissions
 from spotlight.policies.notices import Notice
 from spotlight.process_start import NOTICE_SIGNALS
 from spotlight.record.ledger import Price
+from spotlight.resolved_structs import resolve_structs
 from spotlight.running.worker_template import LOG as TEMPLATE_LOG
 from spotlight.running.worker_template import worker_template
 from spotlight.store.log_folder import bound
@@ -70,6 +71,7 @@ class NodeDaemon:
 
     async def serve(self) -> None:
         """Serve until it is told to end, or has left. Raises `UserError` if it cannot join."""
+        resolve_structs()
         timings = Timings()
         token = secrets.token_hex(16)
         store = BundleStore(self.memory, token=token, port=self.port, timings=timings.transfers)
