@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import http.client
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,9 @@ from spotlight.transport.tensors.certificates import secured, shake_hands
 from spotlight.types import StoreEndpoint
 
 T = TypeVar("T")
+
+_RESETS = struct.pack("ii", 1, 0)
+"""Closing the socket resets the connection, and waits for nothing."""
 
 
 async def exchange(
@@ -97,6 +101,8 @@ class _Line:
             self._is_cut = True
             if self._socket is not None:
                 with contextlib.suppress(OSError):
+                    # Else a store whose bytes nobody takes any more may wait for a minute.
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
                     # That of a socket with TLS would take the TLS off first.
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
