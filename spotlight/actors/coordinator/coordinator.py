@@ -168,6 +168,8 @@ class Coordinator(Actor):
         """Why those of them do not run yet, or not now, that wait for room on the disk, by id."""
         self._waited_for_room: dict[str, tuple[int, float]] = {}
         """The iteration in which a full disk stopped a job last, and its wait in it, by id."""
+        self._closing: set[str] = set()
+        """The run folders of jobs that have ended, while their reports are written."""
         self._cancels: dict[str, CancelJob] = {}
         """The cancellations of those of them that were cancelled meanwhile, by id."""
         self._sessions: dict[str, tuple[str, asyncio.Task[Any]]] = {}
@@ -388,6 +390,8 @@ class Coordinator(Actor):
         return JobAccepted(queued.id, queued.run_folder)
 
     def _refuse_live(self, path: Path) -> None:
+        if str(path) in self._closing:
+            raise RequestRefused(f"the report of {path} is being written; try again in a moment")
         live = self._queue.live_in(path)
         if live is not None:
             raise RequestRefused(
@@ -607,15 +611,25 @@ class Coordinator(Actor):
         status = tenant.ended
         if status is None or self._tenants.get(tenant.service.id) is not tenant:
             return
-        await self._stop(tenant)
-        tenant.nodes.forget()
         if isinstance(tenant, JobRunner):
-            try:
-                await asyncio.to_thread(write_report, Path(status.run_folder))
-            except Exception as error:  # whatever is wrong with a report, the job has ended
-                why = f"{type(error).__name__}: {error}"
-                tenant.log.lines.error("report_not_written", reason=why)
+            await self._close_run(tenant, status)
+        else:
+            await self._stop(tenant)
+            tenant.nodes.forget()
         self._note_end(tenant.service.id, status)
+
+    async def _close_run(self, job: JobRunner, status: JobStatus) -> None:
+        # As it ends, it deletes what another coordinator would need to go on with it.
+        self._keep(self._ended(job.service.id, status))
+        self._closing.add(status.run_folder)
+        await self._stop(job)
+        job.nodes.forget()
+        try:
+            await asyncio.to_thread(write_report, Path(status.run_folder))
+        except Exception as error:  # whatever is wrong with a report, the job has ended
+            why = f"{type(error).__name__}: {error}"
+            job.log.lines.error("report_not_written", reason=why)
+        self._closing.discard(status.run_folder)
 
     async def _run_again(self, tenant: Tenant) -> None:
         if self._tenants.get(tenant.service.id) is not tenant:
@@ -644,17 +658,20 @@ class Coordinator(Actor):
         self._last[job_id] = status
         while len(self._last) > MOST_LAST:
             del self._last[next(iter(self._last))]
+        ended = self._ended(job_id, status)
+        if not self._keep(ended):
+            self.run_task(self._keep_later(ended))
+        self._begin_waiting()
+
+    def _ended(self, job_id: str, status: JobStatus) -> QueuedJob:
         assert status.outcome, "it has ended"
-        ended = msgspec.structs.replace(
+        return msgspec.structs.replace(
             self._queue.find(job_id),
             state=status.outcome,
             ended_at=self._keys.now(),
             reason=status.reason,
             iteration=status.iteration,
         )
-        if not self._keep(ended):
-            self.run_task(self._keep_later(ended))
-        self._begin_waiting()
 
     def _keep(self, job: QueuedJob) -> bool:
         """Write down how a job has ended; False if the disk refuses."""
