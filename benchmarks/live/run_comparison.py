@@ -11,6 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spotlight.record.run_metrics import MEASURED_BESIDE
+
+_OF_THE_MOMENT = frozenset({"at", "samples_restored"}) | MEASURED_BESIDE
+"""Figures that may differ between runs that came to the same, besides times."""
+
 
 def differences(expected: Path, found: Path, iterations: int) -> list[str]:
     """How the run folder `found` differs from `expected`, a line for each difference. Times may."""
@@ -91,7 +96,7 @@ def _figures(run: Path, kind: str) -> list[dict[str, Any]]:
         {
             key: value
             for key, value in line.items()
-            if not key.endswith("_s") and key not in ("at", "samples_restored")
+            if not key.endswith("_s") and key not in _OF_THE_MOMENT
         }
         for line in lines
         if line["kind"] == kind

@@ -150,6 +150,11 @@ class ValidationMetrics(RunMetrics, kw_only=True, tag="validation"):
     """Number of validation images."""
 
 
+MEASURED_BESIDE = frozenset(
+    {"contrast_at_random", "contrast_beside_random", "random_groups", "random_late"}
+)
+"""What is measured in idle time: it may differ between runs that train on the same samples."""
+
 _DECODER = msgspec.json.Decoder(IterationMetrics | ValidationMetrics)
 _OF_ITERATION = frozenset(field.name for field in msgspec.structs.fields(IterationMetrics))
 

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from spotlight.assets import resolve_checkpoint
+from spotlight.record.run_metrics import MEASURED_BESIDE
 from spotlight.store.memory_folder import remove_leftovers
 from tests.integration.conftest import (
     SPOTLIGHT,
@@ -40,7 +41,7 @@ def _figures(run: Path) -> list[dict[str, object]]:
         {
             key: value
             for key, value in line.items()
-            if not key.endswith("_s") and key not in ("at", "samples_restored")
+            if not key.endswith("_s") and key not in {"at", "samples_restored", *MEASURED_BESIDE}
         }
         for line in lines
     ]
