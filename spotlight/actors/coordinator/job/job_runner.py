@@ -503,6 +503,7 @@ class JobRunner(Tenant):
         self.pictures.show(iteration)
         if not self.phase.over:  # otherwise nothing is settled
             self.exploration.release()
+            self.random_groups.release()
         garbage.collect()  # the next samples wait for weights that trainers publish meanwhile
 
     def _enter(self, phase: str) -> None:

@@ -86,11 +86,16 @@ class RandomGroups:
         credit = self._credit
         credit.iteration_over(asked, metrics.previews * self._spec.preview_steps)
         self._job.progress.random_credit = credit.left
-        if self._open:
-            self._job.requests.cancel("random")
-        self._job.requests.forget("random", self._iteration)
         self._found = None
-        self._open.clear()
+
+    def release(self) -> None:
+        """The figures are on record: what made them is used up, and what is late is dropped."""
+        if self._iteration >= 0:
+            if self._open:
+                self._job.requests.cancel("random")
+            self._job.requests.forget("random", self._iteration)
+            self._open.clear()
+            self._iteration = -1
 
     @property
     def _credit(self) -> Credit:
