@@ -158,6 +158,9 @@ def test_what_once_went_wrong_does_not(seed: int) -> None:
     """Weights that were trained again; weights that were dropped with a job that had failed; the
     loss of the last node that held the weights, after new trainers had begun; two sessions that a
     full disk had ended, as a coordinator that was killed since could not say; a worker that was
-    stopped while it connected to its node; an answer to a program's predecessor; and a preview that
-    was given up, as a coordinator that was killed at that moment could not say."""
+    stopped while it connected to its node; an answer to a program's predecessor; a preview that was
+    given up, as a coordinator that was killed at that moment could not say; weights of which the
+    last copy went with a node, while others were trained and previews still needed them; a job that
+    had deleted what the next coordinator needed, which did not know that it had ended; and random
+    seeds that were forgotten before their figures were on record."""
     assert run_seed(seed)[0].violations == ()
