@@ -8,7 +8,7 @@ milliseconds, so that they add up exactly.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -29,18 +29,7 @@ TimeState = Literal[
 """What a second of a worker went to. A worker is `starting` from the start of its machine until its
 process is up; it is `draining` while it is idle because its node has notice, and `lost` while no
 process of it is there, although its machine is paid for."""
-TIME_STATES: tuple[TimeState, ...] = (
-    "rollout",
-    "explore",
-    "train",
-    "score",
-    "evaluate",
-    "idle",
-    "loading",
-    "starting",
-    "draining",
-    "lost",
-)
+TIME_STATES: tuple[TimeState, ...] = get_args(TimeState)
 """All of them, useful work first."""
 
 Milliseconds = dict[TimeState, Annotated[int, msgspec.Meta(ge=0, le=2**50)]]
