@@ -185,6 +185,9 @@ class TrainerMachine(Generic[RankT]):
     """When something was last heard of ranks that are out of reach, by epoch."""
     _asked: set[int] = field(default_factory=set, init=False)
     """Ranks, by epoch, whose answer is awaited."""
+    _back: set[int] = field(default_factory=set, init=False)
+    """Ranks, by epoch, that were out of reach and have not said since whether they still train:
+    their node may have worked for another job meanwhile."""
     _announced: set[str] = field(default_factory=set, init=False)
     """Nodes that left after a notice."""
     _open: dict[type[Order], _Open] = field(default_factory=dict, init=False)
@@ -342,10 +345,14 @@ class TrainerMachine(Generic[RankT]):
         self._announced.discard(node)
         lost: list[Instruction] = []
         for rank in self.there:
-            if rank.node == node and rank.epoch not in epochs:
+            if rank.node != node:
+                continue
+            if rank.epoch not in epochs:
                 lost += self._lose(rank, "its process ended")
-            elif rank.node == node:
-                self._silent.pop(rank.epoch, None)
+                continue
+            was_silent = self._silent.pop(rank.epoch, None) is not None
+            if was_silent and self.ranks and Start not in self._open:  # that is repeated anyway
+                self._back.add(rank.epoch)
         return lost
 
     def out_of_reach(
@@ -367,12 +374,13 @@ class TrainerMachine(Generic[RankT]):
         ]
 
     def watch(self, now: float) -> list[Instruction]:
-        """Time has passed: those that are out of reach are asked, unless an answer is awaited, and
-        given up when they have been so for too long."""
+        """Time has passed: those that are out of reach, or were, are asked, unless an answer is
+        awaited, and given up when they have been so for too long."""
         asks: list[Instruction] = []
         lost: list[Instruction] = []
         for number, rank in enumerate(self.there):
-            if rank.epoch in self._silent and rank.epoch not in self._asked:
+            is_open = rank.epoch in self._silent or rank.epoch in self._back
+            if is_open and rank.epoch not in self._asked:
                 self._asked.add(rank.epoch)
                 asks.append(Ask(number))
             if now - self._silent.get(rank.epoch, now) >= self.patience_s:
@@ -382,10 +390,12 @@ class TrainerMachine(Generic[RankT]):
     def answered(self, epoch: int, trains: bool | None, now: float) -> list[Instruction]:
         """A rank that was asked trains the job or not; None if it has not answered."""
         self._asked.discard(epoch)
-        if epoch not in self._silent or trains is None:
+        if trains is None or not (epoch in self._silent or epoch in self._back):
             return []
+        self._back.discard(epoch)
         if trains:
-            self._silent[epoch] = now
+            if epoch in self._silent:
+                self._silent[epoch] = now
             return []
         lost = [rank for rank in self.there if rank.epoch == epoch]
         return self._lose(lost[0], "it does not train any more") if lost else []

@@ -406,8 +406,36 @@ def test_a_trainer_whose_node_is_back_is_there():
     trainers = ready(FIRST, SECOND)
     trainers.out_of_reach("a", "silence", 100.0, announced=False)
     assert trainers.joined("a", {10}) == []
-    assert trainers.watch(1000.0) == []
+    assert trainers.watch(1000.0) == [orders.Ask(0)], "it is asked, and not given up"
     assert trainers.waits_for(0) == ""
+    assert trainers.answered(10, True, 1001.0) == []
+    assert trainers.watch(2000.0) == []
+
+
+def test_a_trainer_whose_node_is_back_is_asked_until_it_says_whether_it_trains():
+    trainers = ready(FIRST, SECOND)
+    trainers.out_of_reach("a", "silence", 100.0, announced=True)
+    trainers.joined("a", {10})
+    assert trainers.watch(101.0) == [orders.Ask(0)]
+    trainers.answered(10, None, 106.0)
+    assert trainers.watch(107.0) == [orders.Ask(0)]
+
+
+def test_a_trainer_whose_node_worked_for_another_job_meanwhile_is_lost():
+    trainers = ready(FIRST, SECOND)
+    trainers.out_of_reach("a", "works for another job", 100.0, announced=True)
+    trainers.joined("a", {10})
+    trainers.watch(101.0)
+    assert trainers.answered(10, False, 102.0) == [
+        orders.Recover("trainer rank on a/0 is lost (it does not train any more)")
+    ]
+
+
+def test_a_trainer_that_is_still_to_begin_is_not_asked_when_its_node_is_back():
+    trainers = appointed(FIRST, SECOND)
+    trainers.out_of_reach("a", "silence", 100.0, announced=False)
+    trainers.joined("a", {10})
+    assert trainers.watch(101.0) == []
 
 
 def test_a_node_that_has_left_after_a_notice_is_not_told_to_be_out_of_reach():
