@@ -9,9 +9,9 @@ import msgspec
 
 from spotlight.record.run_events import PhaseBegan, WeightsPublished
 from spotlight.record.run_metrics import IterationMetrics
-from spotlight.report.lanes import Interval, Worker, WorkerStates
 from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import RunHistory, read_run
+from spotlight.report.worker_seconds import Interval, Worker, WorkerStates
 
 _NOTHING_S = 0.5
 """A rollout that begins so soon after the publication of its weights was not delayed."""

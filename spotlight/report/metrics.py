@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -20,30 +19,25 @@ from spotlight.record.run_events import (
     WorkerLost,
     WorkTakenBack,
 )
-from spotlight.report.lanes import Lane, lanes, on_tick, resumptions, state_seconds
 from spotlight.report.run_reading import RunHistory, read_run
 from spotlight.report.run_view import ExplorationPart
 from spotlight.report.verdict import exploration_of
+from spotlight.report.worker_seconds import (
+    WorkerSeconds,
+    on_tick,
+    resumptions,
+    state_seconds,
+    worker_seconds,
+)
 
 __all__ = [
-    "Span",
-    "iteration_spans",
     "outcome",
     "read_run",
     "summarise",
-    "typical_iteration",
 ]
 
 
-class Span(msgspec.Struct, frozen=True):
-    """One iteration from the start of its rollout to the end of its publication, in seconds."""
-
-    iteration: int
-    start: float
-    end: float
-
-
-def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[str, Any]:
+def summarise(run: RunHistory, workers: Sequence[WorkerSeconds] | None = None) -> dict[str, Any]:
     """The main metrics as JSON-able data; times in seconds, absent ones None.
 
     Args:
@@ -53,11 +47,11 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
     rollout_s = sum(iteration.rollout_s or 0.0 for iteration in run.iterations)
     samples = sum(iteration.samples for iteration in run.iterations)
     made = sum(iteration.rolled_out for iteration in run.iterations)
-    workers = lanes(run) if workers is None else workers
+    workers = worker_seconds(run) if workers is None else workers
     how, why = outcome(run)
     pools = {
-        pool: _times([lane for lane in workers if lane.pool == pool])
-        for pool in dict.fromkeys(lane.pool for lane in workers)
+        pool: _times([worker for worker in workers if worker.pool == pool])
+        for pool in dict.fromkeys(worker.pool for worker in workers)
     }
     exploration = _exploration(run, pools["spot"]["states"] if "spot" in pools else {})
     return {
@@ -96,8 +90,8 @@ def summarise(run: RunHistory, workers: Sequence[Lane] | None = None) -> dict[st
         ],
         "pools": pools,
         "workers": {
-            lane.worker: {"pool": lane.pool, "node": lane.node, **_times([lane])}
-            for lane in workers
+            worker.worker: {"pool": worker.pool, "node": worker.node, **_times([worker])}
+            for worker in workers
         },
     }
 
@@ -137,19 +131,19 @@ def _each_reward(run: RunHistory) -> dict[str, dict[str, Any]]:
     }
 
 
-def _scoring_s(run: RunHistory, workers: Iterable[Lane]) -> float:
+def _scoring_s(run: RunHistory, workers: Iterable[WorkerSeconds]) -> float:
     """Of all workers. States tell of it as far as they are on disk, and iterations up to the last
     one."""
-    told = sum(lane.scoring_s for lane in workers)
+    told = sum(worker.scoring_s for worker in workers)
     return max(told, sum(iteration.scoring_s or 0.0 for iteration in run.iterations))
 
 
-def _times(workers: Sequence[Lane]) -> dict[str, Any]:
+def _times(workers: Sequence[WorkerSeconds]) -> dict[str, Any]:
     seconds = state_seconds(workers)
     total = sum(seconds.values())
     share = {state: value / total if total else 0.0 for state, value in seconds.items()}
-    scoring_s = sum(lane.scoring_s for lane in workers)
-    seen_s = sum(lane.seen_s for lane in workers)
+    scoring_s = sum(worker.scoring_s for worker in workers)
+    seen_s = sum(worker.seen_s for worker in workers)
     return {
         "seconds": total,
         "states": seconds,
@@ -174,32 +168,3 @@ def outcome(run: RunHistory) -> tuple[str, str]:
         if isinstance(event, RunStarted):
             break
     return "unfinished", ""
-
-
-def iteration_spans(run: RunHistory) -> tuple[Span, ...]:
-    """The iterations that were run without a break, from the job's phases."""
-    spans: dict[int, Span] = {}
-    breaks = [event.time_s for event in resumptions(run)]
-    start: float | None = None
-    iteration = 0
-    for phase in run.phases:
-        if start is not None and phase.phase not in ("train", "publish", "explore"):
-            if not any(start < moment <= phase.time_s for moment in breaks):
-                spans[iteration] = Span(iteration, start, phase.time_s)
-            start = None
-        if phase.phase == "rollout":
-            start, iteration = phase.time_s, phase.iteration
-    return tuple(spans[key] for key in sorted(spans))
-
-
-def typical_iteration(run: RunHistory) -> Span | None:
-    """The iteration of median length; the later one of two. None before the first one is over.
-
-    The first iteration counts only while it is the only one: nothing was explored for it.
-    """
-    spans = iteration_spans(run)
-    spans = spans[1:] or spans
-    if not spans:
-        return None
-    median = statistics.median_high(span.end - span.start for span in spans)
-    return next(span for span in reversed(spans) if span.end - span.start == median)

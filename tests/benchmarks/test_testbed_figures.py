@@ -1,7 +1,7 @@
 import pytest
 
 from benchmarks.testbed_figures import idle_share
-from spotlight.report.lanes import Interval, Worker
+from spotlight.report.worker_seconds import Interval, Worker
 
 
 def test_only_idle_time_inside_the_spans_counts_as_idle() -> None:

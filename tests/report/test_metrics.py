@@ -9,10 +9,8 @@ import pytest
 from sample_run import RESERVED, SPOT, RunWriter
 
 from spotlight.report.metrics import (
-    iteration_spans,
     read_run,
     summarise,
-    typical_iteration,
 )
 
 
@@ -137,46 +135,3 @@ def test_requests_of_lost_workers_and_of_silent_ones_are_handed_on(run: RunWrite
     run.event("worker_lost", 1.0, worker="a", requests_handed_on={"rollout": 3, "preview": 2})
     run.event("work_taken_back", 2.0, items=4)
     assert summarise(read_run(run.folder))["requests_handed_on"] == 9
-
-
-def _phases(run: RunWriter, *phases: tuple[float, int, str]) -> None:
-    for time_s, iteration, phase in phases:
-        run.event("phase", time_s, iteration=iteration, phase=phase)
-
-
-def test_an_iteration_lasts_from_its_rollout_to_the_next_or_to_validation(run: RunWriter) -> None:
-    _phases(run, (0, 0, "preparing"), (1, 0, "rollout"), (2, 0, "train"), (3, 0, "publish"))
-    _phases(run, (4, 1, "rollout"), (5, 1, "train"), (6, 2, "publish"))
-    _phases(run, (7, 2, "validation"), (9, 2, "finished"))
-    spans = iteration_spans(read_run(run.folder))
-    assert [(span.iteration, span.start, span.end) for span in spans] == [(0, 1, 4), (1, 4, 7)]
-
-
-def test_an_iteration_that_was_interrupted_is_not_typical(run: RunWriter) -> None:
-    _phases(run, (1, 0, "rollout"), (2, 0, "train"))
-    run.event("run_started", 10.0)
-    run.event("run_started", 50.0)
-    _phases(run, (50, 0, "preparing"), (51, 0, "rollout"), (54, 1, "rollout"))
-    spans = iteration_spans(read_run(run.folder))
-    assert [(span.iteration, span.start, span.end) for span in spans] == [(0, 51, 54)]
-
-
-def test_an_iteration_that_was_gone_on_with_after_a_break_is_not_timed(run: RunWriter) -> None:
-    run.event("run_started", 0.0)
-    _phases(run, (1, 0, "rollout"), (2, 0, "train"))
-    run.event("run_started", 50.0)
-    _phases(run, (51, 1, "rollout"), (54, 2, "rollout"))
-    spans = iteration_spans(read_run(run.folder))
-    assert [(span.iteration, span.start, span.end) for span in spans] == [(1, 51, 54)]
-
-
-def test_the_typical_iteration_has_the_median_length_and_is_not_the_first(run: RunWriter) -> None:
-    for iteration, start in enumerate((0, 5, 6, 10, 12)):
-        _phases(run, (start, iteration, "rollout"))
-    span = typical_iteration(read_run(run.folder))
-    assert span is not None and (span.iteration, span.end - span.start) == (3, 2)
-
-
-def test_nothing_is_typical_before_the_first_iteration_is_over(run: RunWriter) -> None:
-    _phases(run, (1, 0, "rollout"))
-    assert typical_iteration(read_run(run.folder)) is None
