@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,9 @@ from town_kit import Town, events
 
 from spotlight.actors.protocol.users import JobAccepted, JobRefused, JobStatus, SubmitJob
 from spotlight.jobs import JobSpec
+from spotlight.policies.ledger.book import spent_by_pool
 from spotlight.record.ledger import Price
+from spotlight.store.ledger_file import read_ledger
 
 pytestmark = pytest.mark.virtual_time
 
@@ -94,6 +97,12 @@ async def test_the_status_says_what_was_spent_and_by_which_prices(counting: Town
     assert now.currency == "USD"
     assert now.price_sources[0] == "the job"
     assert "above on demand" in now.price_sources[1]
+
+
+async def test_the_last_status_says_what_the_ledger_does(counting: Town) -> None:
+    end = await counting.run(priced(iterations=2))
+    bills = read_ledger(Path(end.run_folder)).bills
+    assert end.spent == pytest.approx(sum(spent_by_pool(bills).values()))
 
 
 async def test_a_job_without_prices_has_no_cost_that_is_known(counting: Town) -> None:

@@ -335,7 +335,11 @@ class JobRunner(Tenant):
         return self.money.prices
 
     def spent(self, money: float | None, time_s: float) -> None:
-        """In its next turn: what it has cost until now, which may be all that it may."""
+        """In its next turn: what it has cost until now, which may be all that it may. The last
+        status has what nodes said after the end, too."""
+        if self.ended is not None:
+            self.ended = msgspec.structs.replace(self.ended, spent=money)
+            return
 
         async def note() -> None:
             self.money.note(money, time_s)
