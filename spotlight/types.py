@@ -13,9 +13,9 @@ SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft", "pipeline"]
-RequestKind = Literal["preview", "rollout", "evaluation", "random"]
+RequestKind = Literal["preview", "rollout", "evaluation", "random", "gradient"]
 """A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
-seeds is worth."""
+seeds is worth. A `gradient` is that of a slice of an update: nothing is denoised for it."""
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]

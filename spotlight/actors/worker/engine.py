@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
+from spotlight.actors.protocol.gradients import SliceOrder, SliceRows
 from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.jobs import ModelSpec, RewardSpec, WorkSpec
 from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
@@ -25,6 +26,9 @@ State = Any
 Weights = Any
 """A weights version, or a part of it, as `Engine.fetch_weights` or `Trainer.weights` gave it:
 nobody else looks inside."""
+WeightsRole = Literal["current", "old", "reference"]
+"""Which weights a gradient needs: those that are trained, those that roll out, and those that the
+job began with."""
 Fault = Literal["", "accelerator", "memory"]
 """What an error says of the accelerator: nothing; that it is lost, so all later work of this
 process on it will fail as well; or that its memory did not suffice this time."""
@@ -112,6 +116,20 @@ class Model(Protocol):
         ...
 
 
+    def slice_gradient(
+        self,
+        order: SliceOrder,
+        bundles: Mapping[str, bytes],
+        use: Callable[[WeightsRole], None],
+        wanted: Callable[[], bool],
+    ) -> bytes | None:
+        """The gradient of a slice, packed; None if it was not `wanted` any more half-way. `bundles`
+        are those of its samples, by key; `use` puts weights into the model. Raises
+        `SpotlightError`, `ValueError` or `RuntimeError`.
+        """
+        ...
+
+
 class Collective(Protocol):
     """One rank's end of the members of an SP group. What goes wrong between ranks is a
     `TransportError`, after which the group is of no use.
@@ -195,6 +213,18 @@ class Listener(Protocol):
         ...
 
 
+class Update(msgspec.Struct, frozen=True):
+    """The part of a rank in one optimizer step; see `OpenUpdate`."""
+
+    number: int
+    iteration: int
+    update: int
+    size: int
+    scale: float
+    slices: tuple[SliceRows, ...]
+    needs_reference: bool = False
+
+
 class Trainer(Protocol):
     """One trainer rank."""
 
@@ -202,16 +232,43 @@ class Trainer(Protocol):
         """The bundles that this rank trains on; on the loop."""
         ...
 
-    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
-        """Take the optimizer steps of an iteration, or of a part of it; `bundles` are the wanted
-        ones, by key. Returns the metrics of the whole iteration, or nothing before its last part.
-        Raises `SpotlightError`, `ValueError` or `RuntimeError`.
+    def begin(self, message: Train, bundles: Mapping[str, bytes]) -> None:
+        """Begin to take the optimizer steps of an iteration, or of a part of it; `bundles` are the
+        wanted ones, by key. This and what follows raise `SpotlightError`, `ValueError` or
+        `RuntimeError`.
         """
         ...
 
-    def weights(self, role: Literal["rollout", "evaluation"]) -> Weights:
-        """A copy of this rank's part of the weights: for rollouts, or the average that is
-        validated."""
+    @property
+    def update(self) -> Update | None:
+        """What the next optimizer step is made of; None once all are taken."""
+        ...
+
+    @property
+    def next_slice(self) -> int:
+        """The place of the slice of this rank whose gradient is added next."""
+        ...
+
+    def compute(self, wanted: Callable[[], bool]) -> None:
+        """Compute the gradient of the next slice, and add it; nothing is added if it is not
+        `wanted` any more half-way."""
+        ...
+
+    def add(self, gradient: bytes) -> None:
+        """Add the gradient of the next slice, as `Model.slice_gradient` gave it."""
+        ...
+
+    def step(self) -> None:
+        """Take the optimizer step, once all slices are added."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Of the whole iteration once all its steps are taken; nothing before its last part."""
+        ...
+
+    def weights(self, role: Literal["rollout", "evaluation", "current", "reference"]) -> Weights:
+        """A copy of weights: this rank's part of those for rollouts, or of the average that is
+        validated; all of those that are trained, or that the job began with."""
         ...
 
     def state(self) -> State:
@@ -230,6 +287,11 @@ class Engine(Protocol):
     @property
     def device(self) -> str:
         """See `WorkerUp.device`."""
+        ...
+
+    @property
+    def device_kind(self) -> str:
+        """See `WorkerRefs.device`: workers with equal ones come to the same bits."""
         ...
 
     def limit_threads(self, threads: int) -> None:

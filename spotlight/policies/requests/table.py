@@ -216,6 +216,11 @@ class RequestTable:
         self._matching.bar(names)
         return self._instructions(now)
 
+    def compute(self, names: Collection[str], now: float) -> list[Instruction]:
+        """These workers are given gradients alone; all others none."""
+        self._matching.compute(names)
+        return self._instructions(now)
+
     def report(self, name: str, epoch: int, report: Report, now: float) -> list[Instruction]:
         """The latest word of a group's leader on what it can take, and on what it holds: that
         renews its leases."""
@@ -348,7 +353,8 @@ class RequestTable:
 
     @property
     def free_groups(self) -> int:
-        """How many SP groups may be given requests now: their workers neither leave nor train."""
+        """How many SP groups may be given requests to denoise now: their workers neither leave nor
+        train, nor compute gradients."""
         return self._matching.free_groups
 
     @property

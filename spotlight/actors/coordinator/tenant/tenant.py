@@ -166,7 +166,7 @@ class Tenant(Actor, ABC):
         limits = {
             kind: tuple(reward.limits for reward in work.rewards_of(kind) or work.rewards)
             for kind in get_args(RequestKind)
-        }
+        } | {"gradient": ()}
         return RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,

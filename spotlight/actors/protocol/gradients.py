@@ -1,0 +1,95 @@
+"""Gradients of slices: a trainer rank says which update others may compute slices of; a worker is
+granted a slice as it is granted a batch, and leaves its gradient in the store of its node; the rank
+is told where, and adds it when its turn comes.
+
+Nothing of this must arrive: what a rank does not hear of in time it computes itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.transport.control import Message
+from spotlight.types import BundleOffer, Record, TrainingSample
+
+MOST_SLICES = 64
+"""Into how many slices a rank's share of an update may be divided."""
+GRADIENTS = "gradients"
+"""The folder of gradients in the store of the node whose worker computed them."""
+
+
+class SliceRows(Record, frozen=True):
+    """The rows of an update that a slice has."""
+
+    samples: tuple[int, ...]
+    """Places of its samples among those of the order to train, in the order of its rows."""
+    draws: tuple[int, ...]
+    """Of each sample, the place of the one whose key draws its noise."""
+    first: int
+    """The first row of the slice among the rows of its samples."""
+    rows: int
+    """How many rows it has."""
+
+
+class OpenUpdate(Record, frozen=True):
+    """An update that a rank begins, and what others need to compute slices of it."""
+
+    number: int
+    """How many updates were taken before, in this run."""
+    iteration: int
+    update: int
+    """Its place in the iteration."""
+    size: int
+    """Rows of a micro-batch."""
+    scale: float
+    """What the loss of each row is multiplied with."""
+    slices: Annotated[tuple[SliceRows, ...], msgspec.Meta(max_length=MOST_SLICES)]
+    """In the order in which their gradients are added."""
+    weights: BundleOffer
+    """Where the weights can be had that are trained."""
+    reference: BundleOffer | None = None
+    """Where the weights can be had that the job began with; None if the loss does not need them."""
+
+
+class SliceOrder(Record, frozen=True):
+    """All that a worker needs to compute the gradient of a slice, besides the weights that roll
+    out, of the version of its request."""
+
+    training: TrainingSpec
+    sampler: SamplerSpec
+    seed: int
+    """The seed of the job."""
+    reuse: bool
+    """Whether samples may be older than those weights."""
+    window_start: int
+    iteration: int
+    update: int
+    size: int
+    scale: float
+    samples: tuple[TrainingSample, ...]
+    """The samples of the slice, in the order of its rows."""
+    draws: tuple[int, ...]
+    first: int
+    rows: int
+    weights: BundleOffer
+    reference: BundleOffer | None = None
+
+
+class SliceDone(Record, frozen=True):
+    """The gradient of a slice, and where it can be had."""
+
+    place: int
+    """The place of the slice in its update."""
+    gradient: BundleOffer
+
+
+class AddSlices(Message, frozen=True):
+    """Job runner to a rank: these slices of an update were computed elsewhere. All of them so far:
+    the latest message counts."""
+
+    number: int
+    """See `OpenUpdate.number`."""
+    slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
