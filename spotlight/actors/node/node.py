@@ -41,6 +41,7 @@ from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol.artifacts import LEFT_BY_TRAINERS
 from spotlight.actors.protocol.door import Role
 from spotlight.actors.protocol.down import GroupPlan, JobPlan, NodePlan
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
@@ -341,6 +342,11 @@ class NodeScheduler(Actor):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+    @property
+    def own_store(self) -> StoreEndpoint:
+        """Where its own workers leave gradients."""
+        return self._store.writable_by(self._settings.name, GRADIENTS)
 
     @property
     def _sink(self) -> StoreEndpoint:

@@ -13,7 +13,7 @@ import msgspec
 
 from spotlight.jobs import SamplerSpec, TrainingSpec
 from spotlight.transport.control import Message
-from spotlight.types import BundleOffer, Record, TrainingSample
+from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
 
 MOST_SLICES = 64
 """Into how many slices a rank's share of an update may be divided."""
@@ -21,33 +21,13 @@ GRADIENTS = "gradients"
 """The folder of gradients in the store of the node whose worker computed them."""
 
 
-class SliceRows(Record, frozen=True):
-    """The rows of an update that a slice has."""
-
-    samples: tuple[int, ...]
-    """Places of its samples among those of the order to train, in the order of its rows."""
-    draws: tuple[int, ...]
-    """Of each sample, the place of the one whose key draws its noise."""
-    first: int
-    """The first row of the slice among the rows of its samples."""
-    rows: int
-    """How many rows it has."""
-
-
 class OpenUpdate(Record, frozen=True):
     """An update that a rank begins, and what others need to compute slices of it."""
 
     number: int
     """How many updates were taken before, in this run."""
-    iteration: int
-    update: int
-    """Its place in the iteration."""
-    size: int
-    """Rows of a micro-batch."""
-    scale: float
-    """What the loss of each row is multiplied with."""
-    slices: Annotated[tuple[SliceRows, ...], msgspec.Meta(max_length=MOST_SLICES)]
-    """In the order in which their gradients are added."""
+    share: UpdateSlices
+    """The rank's share of it: samples are places among those of the order to train."""
     weights: BundleOffer
     """Where the weights can be had that are trained."""
     reference: BundleOffer | None = None
@@ -65,17 +45,18 @@ class SliceOrder(Record, frozen=True):
     reuse: bool
     """Whether samples may be older than those weights."""
     window_start: int
-    iteration: int
-    update: int
-    size: int
-    scale: float
+    share: UpdateSlices
+    """The rank's share of the update, with this slice alone."""
     samples: tuple[TrainingSample, ...]
-    """The samples of the slice, in the order of its rows."""
-    draws: tuple[int, ...]
-    first: int
-    rows: int
+    """The samples of the slice, in its order."""
     weights: BundleOffer
+    """See `OpenUpdate`."""
     reference: BundleOffer | None = None
+
+    @property
+    def slice(self) -> Slice:
+        """The slice itself."""
+        return self.share.slices[0]
 
 
 class SliceDone(Record, frozen=True):

@@ -14,10 +14,10 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
-from spotlight.actors.protocol.gradients import SliceOrder, SliceRows
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.jobs import ModelSpec, RewardSpec, WorkSpec
-from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
+from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint, UpdateSlices
 
 Images = Any
 """What a model decodes to: of torch's, an array of pixels uint8 [B, H, W, 3]."""
@@ -114,7 +114,6 @@ class Model(Protocol):
         `bundles` are those of the commits, by key. Raises `CommitRefused` with the reason.
         """
         ...
-
 
     def slice_gradient(
         self,
@@ -213,18 +212,6 @@ class Listener(Protocol):
         ...
 
 
-class Update(msgspec.Struct, frozen=True):
-    """The part of a rank in one optimizer step; see `OpenUpdate`."""
-
-    number: int
-    iteration: int
-    update: int
-    size: int
-    scale: float
-    slices: tuple[SliceRows, ...]
-    needs_reference: bool = False
-
-
 class Trainer(Protocol):
     """One trainer rank."""
 
@@ -240,8 +227,18 @@ class Trainer(Protocol):
         ...
 
     @property
-    def update(self) -> Update | None:
-        """What the next optimizer step is made of; None once all are taken."""
+    def update(self) -> UpdateSlices | None:
+        """This rank's share of the next optimizer step; None once all are taken."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """How many optimizer steps were taken, in this run."""
+        ...
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether gradients need the weights that the job began with."""
         ...
 
     @property

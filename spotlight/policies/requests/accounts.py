@@ -21,7 +21,6 @@ from spotlight.policies.requests.rows import RequestState, Row, SavedRow
 from spotlight.record.run_events import ResultsIgnored
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
-
 _GRADIENT = "gradient/"
 """With which the ids of gradients begin."""
 

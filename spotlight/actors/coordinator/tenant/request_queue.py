@@ -22,6 +22,7 @@ from spotlight import failpoints
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.protocol.down import Grant, Recall, Receipt, Revoke
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import JournalError
@@ -60,6 +61,9 @@ class RequestsOwner(Protocol):
 
     def requests_ended(self, ended: Ended) -> None:
         """Keep for later what is finished or given up; nothing is called again from there."""
+
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        """What the gradient is of that a request is for; None if it is revoked."""
 
     def discard(self, bundle: BundleOffer) -> None:
         """Delete a bundle from the coordinator's store."""
@@ -206,6 +210,10 @@ class RequestQueue:
                 )
             )
 
+    def compute(self, workers: Collection[str]) -> None:
+        """Grant gradients, and nothing else, to these until the next time; to all others none."""
+        self.carry_out(self._table.compute(workers, self._now()))
+
     def set_leaving(self, workers: Iterable[str], *, leaving: bool) -> None:
         """Nothing more for workers that will be gone, and others go on with what they have; or they
         stay after all.
@@ -269,11 +277,8 @@ class RequestQueue:
 
     def _do(self, instruction: Instruction | _Reply) -> None:
         match instruction:
-            case GrantLease(worker, lease, requests, commits, commit_every):
-                grant = Grant(lease, requests, commits, commit_every)
-                log.debug("lease_granted", worker=worker, lease=lease)
-                if not self._tell(worker, grant):
-                    self.carry_out(self._table.unreachable(worker, lease, self._now()))
+            case GrantLease():
+                self._grant(instruction)
             case RevokeLeases(worker, leases):
                 self._tell(worker, Revoke(leases))
             case RecallLeases(worker, leases):
@@ -290,6 +295,17 @@ class RequestQueue:
                 failpoints.reach("dispatcher.before_ack")
                 if not waiting.done():
                     waiting.set_result(receipt)
+
+    def _grant(self, granted: GrantLease) -> None:
+        requests, its_slice = granted.requests, None
+        if requests[0].kind == "gradient":
+            its_slice = self._owner.slice_of(requests[0])
+            if its_slice is None:
+                return  # it was revoked in this turn
+        grant = Grant(granted.lease, requests, granted.commits, granted.commit_every, its_slice)
+        log.debug("lease_granted", worker=granted.worker, lease=granted.lease)
+        if not self._tell(granted.worker, grant):
+            self.carry_out(self._table.unreachable(granted.worker, granted.lease, self._now()))
 
     def _tell(self, worker: str, message: Message) -> bool:
         leader = self.leader_of(worker)

@@ -1,0 +1,166 @@
+"""Gradients of slices of the updates that a job's ranks take: which workers compute them instead of
+denoising, and what becomes of them.
+
+A rank says which update it begins; its slices are requests like others, the last one first, as the
+rank itself begins with the first. What was computed is told to the rank, which adds it when its
+turn comes, or has computed it itself by then. So nothing that is lost here costs more than time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from spotlight.actors.coordinator.tenant.request_plans import gradient_request
+from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.gradients import (
+    MOST_SLICES,
+    AddSlices,
+    OpenUpdate,
+    SliceDone,
+    SliceOrder,
+)
+from spotlight.record.run_events import GradientsGivenUp, OtherDevice
+from spotlight.types import Request, Result, TrainingSample
+
+if TYPE_CHECKING:
+    from spotlight.actors.coordinator.job.job_runner import JobRunner
+
+
+class _Update:
+    """An update of a rank, and the slices of it that others have computed."""
+
+    def __init__(self, opened: OpenUpdate) -> None:
+        self.opened = opened
+        self.done: dict[int, SliceDone] = {}
+
+
+class GradientWork:
+    """See the module's docstring. `computing` are the workers that compute gradients alone."""
+
+    def __init__(self, job: JobRunner) -> None:
+        self._job, self._spec = job, job.spec
+        self._samples: tuple[TrainingSample, ...] = ()
+        """What the ranks train on now."""
+        self._window_start = 0
+        self._updates: dict[int, _Update] = {}
+        """The update that each rank has begun."""
+        self._number = -1
+        """How many updates were taken before it; -1 while none is begun."""
+        self.computing: frozenset[str] = frozenset()
+        self._other_devices: set[str] = set()
+        """The kinds of devices that people were told of."""
+
+    def begin(self, samples: tuple[TrainingSample, ...], window_start: int) -> None:
+        """The ranks train on these."""
+        self._forget()
+        self._samples, self._window_start = samples, window_start
+        self.assign()
+
+    def end(self) -> None:
+        """The ranks have trained on them."""
+        self._forget()
+        self._set_computing(frozenset())
+
+    def assign(self) -> None:
+        """Choose who computes gradients, of those that are there."""
+        if self._spec.training.slices > 1 and self._job.phase.name == "train":
+            self._set_computing(self._chosen())
+
+    def opened(self, rank: int, opened: OpenUpdate) -> None:
+        """A rank has begun an update, perhaps long ago: then it may not know what is done of it."""
+        if opened.number < self._number:
+            return
+        if opened.number > self._number:  # ranks take updates together
+            self._forget()
+            self._number = opened.number
+        if rank in self._updates:
+            return self._tell(rank)
+        self._updates[rank] = _Update(opened)
+        places = reversed(range(1, len(opened.share.slices)))  # the rank begins with the first
+        self._job.requests.submit([self._request(rank, opened, place) for place in places])
+
+    def order_of(self, request: Request) -> SliceOrder | None:
+        """What the worker is told that is granted this; None if nobody needs it any more."""
+        rank, place = divmod(request.group, MOST_SLICES)
+        update = self._updates.get(rank)
+        if update is None or update.opened.number != request.seed:
+            return None
+        opened = update.opened
+        its_slice = opened.share.slices[place]
+        return SliceOrder(
+            training=self._spec.training,
+            sampler=self._spec.sampler,
+            seed=self._spec.seed,
+            reuse=self._spec.exploration.reuse,
+            window_start=self._window_start,
+            share=msgspec.structs.replace(opened.share, slices=(its_slice,)),
+            samples=tuple(self._samples[sample] for sample in its_slice.samples),
+            weights=opened.weights,
+            reference=opened.reference,
+        )
+
+    def finished(self, results: list[Result]) -> None:
+        """Gradients are there: tell their ranks."""
+        ranks = set()
+        for result in results:
+            rank, place = divmod(result.request.group, MOST_SLICES)
+            update = self._updates.get(rank)
+            if update is not None and update.opened.number == result.request.seed:
+                update.done[place] = SliceDone(place, result.bundle)
+                ranks.add(rank)
+        for rank in sorted(ranks):
+            self._tell(rank)
+
+    def given_up(self, requests: list[Request], reason: str) -> None:
+        """Nobody could compute these: their ranks do."""
+        if requests:
+            event = GradientsGivenUp(request=requests[0].id, count=len(requests), reason=reason)
+            self._job.event(event)
+
+    def _tell(self, rank: int) -> None:
+        update, ranks = self._updates[rank], self._job.team.machine.ranks
+        if update.done and rank < len(ranks):
+            done = tuple(update.done[place] for place in sorted(update.done))
+            message = AddSlices(update.opened.number, done)
+            try_tell(self._job, ranks[rank].worker.trainer_rank, message)
+
+    def _forget(self) -> None:
+        """Nobody needs slices of the updates so far any more."""
+        self._number = -1
+        if self._updates:
+            self._updates.clear()
+            self._job.requests.cancel("gradient")
+
+    def _request(self, rank: int, opened: OpenUpdate, place: int) -> Request:
+        group = rank * MOST_SLICES + place
+        return gradient_request(self._spec, opened.share.iteration, group, opened.number)
+
+    def _chosen(self) -> frozenset[str]:
+        devices = {rank.worker.device for rank in self._job.team.machine.ranks}
+        able = []
+        for node in self._job.roster.nodes.values():
+            for worker in node.workers:
+                if worker.worker in self._job.trainers:
+                    continue
+                if devices == {worker.device}:
+                    able.append(worker.worker)
+                else:
+                    self._tell_of_other(worker.worker, worker.device, devices)
+        return frozenset(able)
+
+    def _tell_of_other(self, worker: str, device: str, ranks: set[str]) -> None:
+        if device not in self._other_devices:
+            self._other_devices.add(device)
+            event = OtherDevice(worker=worker, device=device, ranks=tuple(sorted(ranks)))
+            self._job.event(event)
+
+    def _set_computing(self, names: frozenset[str]) -> None:
+        if names != self.computing:
+            is_first = not self.computing
+            self.computing = names
+            self._job.requests.compute(names)
+            self._job.briefing.share_backlog()
+            if is_first:
+                self._job.team.remind()  # the ranks lend their updates from now on
