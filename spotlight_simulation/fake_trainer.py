@@ -157,7 +157,7 @@ class FakeTrainer:
         assert update is not None
         self._gradients.append(gradient.decode())
         history = self._hardware.history
-        history.took_effect("foreign_slice", worker=self.worker)
+        history.came_about("a slice is added that another worker computed")
         if self._gradients[-1] != self._gradient(update, place):
             history.violation(f"a gradient of another slice than {place} of update {self.updates}")
 

@@ -32,6 +32,7 @@ from spotlight.actors.protocol.down import (
     Revoke,
     WorkerPlan,
 )
+from spotlight.actors.protocol.gradients import AddSlices
 from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
 from spotlight.actors.protocol.sessions import (
     BeginSession,
@@ -115,7 +116,10 @@ _ROWS: tuple[_Row, ...] = (
     # The coordinator, to nodes, workers and trainers, and what it answers.
     (("coordinator",), (NodePlan, NodeRefused)),
     (("coordinator",), (Grant, Revoke, Recall, Receipt)),
-    (("coordinator",), (StartTrainer, GetTrainer, Publish, SaveState, Train, ExportModel)),
+    (
+        ("coordinator",),
+        (StartTrainer, GetTrainer, Publish, SaveState, Train, AddSlices, ExportModel),
+    ),
     (
         ("coordinator",),
         (JobAccepted, JobRefused, JobStatus, CancelRefused, NodeUnknown, Acknowledged),

@@ -95,7 +95,7 @@ class SliceWork:
         batches.require_wanted(batch)
         if gradient is None:
             return returned(context.name, context.epoch, batch)
-        key = f"{GRADIENTS}/{context.name}-{batch.message.lease % _KEPT}"
+        key = f"{GRADIENTS}/{context.name}/{batch.message.lease % _KEPT}"
         offer = await self._engine.upload(store, key, gradient)
         return Completed(
             context.name,

@@ -22,7 +22,7 @@ from spotlight.actors.protocol.gradients import (
     SliceOrder,
 )
 from spotlight.record.run_events import GradientsGivenUp, OtherDevice
-from spotlight.types import Request, Result, TrainingSample
+from spotlight.types import BundleOffer, Request, Result, TrainingSample
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
@@ -107,7 +107,8 @@ class GradientWork:
         for result in results:
             rank, place = divmod(result.request.group, MOST_SLICES)
             update = self._updates.get(rank)
-            if update is not None and update.opened.number == result.request.seed:
+            is_open = update is not None and update.opened.number == result.request.seed
+            if update is not None and is_open and self._is_in_its_store(result.bundle):
                 update.done[place] = SliceDone(place, result.bundle)
                 ranks.add(rank)
         for rank in sorted(ranks):
@@ -118,6 +119,12 @@ class GradientWork:
         if requests:
             event = GradientsGivenUp(request=requests[0].id, count=len(requests), reason=reason)
             self._job.event(event)
+
+    def _is_in_its_store(self, gradient: BundleOffer) -> bool:
+        """Whether a gradient is in the store of the node whose worker computed it: from nowhere
+        else does a rank take any."""
+        node = self._job.roster.nodes.get(gradient.key.split("/")[1])
+        return node is not None and node.store.place == gradient.store.place
 
     def _tell(self, rank: int) -> None:
         update, ranks = self._updates[rank], self._job.team.machine.ranks
@@ -148,7 +155,8 @@ class GradientWork:
                     able.append(worker.worker)
                 else:
                     self._tell_of_other(worker.worker, worker.device, devices)
-        return frozenset(able)
+        explores = self._spec.exploration.mode != "none"
+        return frozenset(able[: -(-len(able) // 2)] if explores else able)
 
     def _tell_of_other(self, worker: str, device: str, ranks: set[str]) -> None:
         if device not in self._other_devices:
