@@ -164,4 +164,5 @@ def assemble(
         window_states=rows("window_states") if stochastic else None,
         log_probs=rows("log_probs") if stochastic else None,
         window_start=message.window_start,
+        seeds=[sample.seed for sample in message.samples],
     )
