@@ -58,7 +58,7 @@ from spotlight.actors.worker.foreign_slices import ForeignSlices
 from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.trainer_outputs import TrainerOutputs, Training
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import SpotlightError, TransferFailed, TransportError
+from spotlight.errors import SliceRefused, SpotlightError, TransferFailed, TransportError
 from spotlight.tracebacks import foreign_traceback
 from spotlight.types import BundleOffer, UpdateSlices
 
@@ -348,8 +348,12 @@ class TrainerRank(Actor):
         while (place := trainer.next_slice) < len(share.slices):
             gradient = slices.take(place)
             if gradient is not None:
-                await self._context.on_accelerator(partial(work, partial(trainer.add, gradient)))
-                continue
+                try:
+                    add = partial(trainer.add, gradient)
+                    await self._context.on_accelerator(partial(work, add))
+                    continue
+                except (SliceRefused, TransferFailed) as error:
+                    log.error("slice_refused", place=place, reason=str(error))
             compute = partial(trainer.compute, partial(slices.is_missing, place))
             await self._context.on_accelerator(partial(work, compute))
         await self._context.on_accelerator(partial(work, trainer.step))
