@@ -59,6 +59,21 @@ class SliceOrder(Record, frozen=True):
         return self.share.slices[0]
 
 
+class SlicesTaken(Record, frozen=True):
+    """How a rank came to the slices of an iteration, or of a part of it."""
+
+    own: int = 0
+    """Slices that it computed itself."""
+    own_s: float = 0.0
+    """Seconds that these took."""
+    others: int = 0
+    """Slices that others computed."""
+    fetched_bytes: int = 0
+    """Bytes of gradients of others that it fetched."""
+    fetch_s: float = 0.0
+    """Seconds that this took, one after the other."""
+
+
 class SliceDone(Record, frozen=True):
     """The gradient of a slice, and where it can be had."""
 
