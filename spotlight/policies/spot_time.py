@@ -131,32 +131,26 @@ class GradientWork:
         The last event that is needed is a slice that ranks have done, or one that has come, limited
         by the workers or by the links of the ranks' nodes: the first that is enough of each kind.
         """
-        alone, first_s = self.slices * self.rank_slice_s, self.away_s()
+        alone, first_s, up_s = self.slices * self.rank_slice_s, self.away_s(), self._up_s
         if workers <= 0 or first_s > alone:
             return alone
-        kinds = [(0.0, self.rank_slice_s), (first_s, max(self._worker_s, self._up_s))]
-        if self._up_s > 0:
-            kinds.append((first_s, self._up_s))
-        return min(alone, *(self._least_s(start_s, each_s, workers) for start_s, each_s in kinds))
+        each_s, wanted = max(self._worker_s, up_s), self.ranks * self.slices
 
-    def _least_s(self, start_s: float, each_s: float, workers: int) -> float:
-        """The first of the times `start_s + i each_s` at which all gradients are there."""
-        most = math.ceil(self.slices * self.rank_slice_s / each_s) + 1
-        number = bisect_left(
-            range(most), True, key=lambda i: self._are_there(start_s + i * each_s, workers)
-        )
-        return start_s + number * each_s
+        def are_there(at_s: float) -> bool:
+            done, came = self.ranks * _times(at_s, self.rank_slice_s), 0
+            if at_s >= first_s:
+                came = workers * (_times(at_s - first_s, each_s) + 1)
+                if up_s > 0:
+                    came = min(came, self.rank_nodes * (_times(at_s - first_s, up_s) + 1))
+            return done + came >= wanted
 
-    def _are_there(self, at_s: float, workers: int) -> bool:
-        done = self.ranks * math.floor(at_s / self.rank_slice_s + _ROUNDING)
-        came, since_s = 0, at_s - self.away_s()
-        if since_s >= 0:
-            each_s = max(self._worker_s, self._up_s)
-            came = workers * (math.floor(since_s / each_s + _ROUNDING) + 1)
-            if self._up_s > 0:
-                links = math.floor(since_s / self._up_s + _ROUNDING) + 1
-                came = min(came, self.rank_nodes * links)
-        return done + came >= self.in_an_update
+        def least_s(start_s: float, step_s: float) -> float:
+            most = math.ceil(alone / step_s) + 1
+            number = bisect_left(range(most), True, key=lambda i: are_there(start_s + i * step_s))
+            return start_s + number * step_s
+
+        kinds = [(0.0, self.rank_slice_s), (first_s, each_s)] + [(first_s, up_s)] * (up_s > 0)
+        return min(alone, *(least_s(*kind) for kind in kinds))
 
     @property
     def _worker_s(self) -> float:
@@ -436,6 +430,11 @@ def _why_none(gradients: GradientWork, alone_s: float, grants: bool) -> str:
         f"another worker's would be there after {away_s:.3g} s, where a rank has all of its own"
         f" after {alone_s:.3g} s"
     )
+
+
+def _times(seconds: float, each_s: float) -> int:
+    """How often it was over by then."""
+    return math.floor(seconds / each_s + _ROUNDING)
 
 
 def _check_counts(owner: object, *names: str) -> None:
