@@ -7,10 +7,11 @@ of the images pass a test, 1.9 and 2.2 for OCR from solved to hopeless, 3.0 and 
 example, and 3.4 and 4.8 for normally distributed rewards. So a run resamples its own.
 
 The mean over all subsets of a group's rewards is free of bias, whatever their distribution; so the
-best of each of some random subsets are taken, of all sizes up to the whole group. What is kept are
+rewards of a group are divided at random into subsets, of each size up to the whole group, and the
+best of each subset are taken. What is kept are
 sums by the range of n, which add up, and fade.
 
-Pure. Its cost does not depend on how many previews there are beyond `EDGES[-1]` for each sample.
+Pure. What it costs is bounded, however many previews there are (`MOST_SCORES`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise, zip_longest
+from statistics import fmean
 
 from spotlight.policies.exploration.contrast import best_contrast, squared_deviations
 from spotlight.policies.exploration.fidelity import Totals
@@ -28,10 +30,10 @@ from spotlight.types import Record
 EDGES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
 """Previews for each sample. Between two of them c grows as the logarithm; more than the last ones
 are worth no more."""
-DRAWS = 16
-"""Orders that the rewards of a group are taken in, where groups are few."""
-MOST_DRAWS = 512
-"""The same of all groups together, unless there are more groups: one is drawn for each."""
+ORDERS = 4
+"""How often the rewards of a group are divided at random, where they are few."""
+MOST_SCORES = 8192
+"""Rewards in all these orders together, unless that is not enough for one of each group."""
 ENOUGH = 64.0
 """Previews that tell as much as is asked for; of fewer a guess takes the rest."""
 USUAL = 0.5
@@ -122,21 +124,24 @@ def choice_worth(groups: Sequence[Sequence[float]], keep: int, rng: random.Rando
         keep: so many of each are kept (K).
     """
     able = [rewards for rewards in groups if len(rewards) > keep and max(rewards) > min(rewards)]
-    draws = max(1, min(DRAWS, MOST_DRAWS // max(1, len(able))))
+    scores = sum(_sizes(len(rewards), keep)[-1] for rewards in able)
+    orders = max(1, min(ORDERS, MOST_SCORES // max(1, scores)))
     found = ChoiceWorth()
     for rewards in able:
-        found += _of_group(rewards, keep, draws, rng)
+        found += _of_group(rewards, keep, orders, rng)
     return found
 
 
-def _of_group(rewards: Sequence[float], keep: int, draws: int, rng: random.Random) -> ChoiceWorth:
-    """What one group tells, by subsets of its rewards that lie in one another."""
+def _of_group(rewards: Sequence[float], keep: int, orders: int, rng: random.Random) -> ChoiceWorth:
+    """What one group tells; its rewards are divided so often."""
     sizes = _sizes(len(rewards), keep)
     best = [0.0] * len(sizes)
-    for _ in range(draws):
+    for _ in range(orders):
         drawn = rng.sample(rewards, sizes[-1])
         for place, size in enumerate(sizes):
-            best[place] += best_contrast(sorted(drawn[:size]), keep) ** 2 / draws
+            subsets = [drawn[end - size : end] for end in range(size, len(drawn) + 1, size)]
+            squares = [best_contrast(sorted(subset), keep) ** 2 for subset in subsets]
+            best[place] += fmean(squares) / orders
     at_random = squared_deviations(rewards) / (len(rewards) - 1) * (keep - 1) / keep
     steps = zip(
         pairwise([keep, *sizes]), pairwise([at_random, *best]), pairwise(EDGES), strict=False
