@@ -41,27 +41,29 @@ USUAL = 0.5
 where half of the images pass. A guess promises little."""
 SLOWER = 0.9
 """How much of its growth with ln n is left, at most, in a range that was not seen, of that in the
-range before. Rewards have bounds, so growth ends; on the tables of real rewards that the benchmarks
-have this is off by 6 % at most for twice as many previews as were seen, and promises too little of
-rewards without bounds or with rare exceptions, by 15 %."""
+range before. Rewards have bounds, so growth ends. With twice as many previews as were seen this is
+at most 3 % too much and 15 % too little (`python -m benchmarks.choice_worth`): too little of
+rewards without bounds, or with rare exceptions."""
 
 
 class Growth(Totals, frozen=True):
-    """Of the variance of the best, in one range of previews for each sample; sums over groups."""
+    """How the variance of the best grows in one range of previews for each sample: sums over prompt
+    groups."""
 
     scores: float = 0.0
-    """Previews of groups that reach through the range, or a part of these, as far as they do."""
+    """The number of previews of groups that reach through the range; a part of these where they
+    reach through a part."""
     looked: float = 0.0
-    """Variances of random ones, times the difference of ln n."""
+    """The variances of random ones, times the difference of ln n that was looked through."""
     gained: float = 0.0
-    """Growth of the variances of the best."""
+    """By how much the variances of the best grew."""
 
 
 class ChoiceWorth(Record, frozen=True):
     """What the previews of a run have told; see the module's docstring."""
 
     ranges: tuple[Growth, ...] = ()
-    """Between successive `EDGES`, as far as previews reached."""
+    """The sums of each range between two successive `EDGES`, as far as previews reached."""
 
     def __add__(self, other: ChoiceWorth) -> ChoiceWorth:
         pairs = zip_longest(self.ranges, other.ranges, fillvalue=Growth())
