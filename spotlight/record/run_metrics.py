@@ -116,6 +116,12 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     """Spearman correlation of the preview and fresh rewards of probes."""
     probe_tau: float | None = None
     """Kendall's tau-b of the same, over this and earlier iterations; older ones count less."""
+    choice_worth: float | None = None
+    """How many times as much a kept sample is estimated to teach as a random one, since so many
+    previews were made of which the best are kept: the growth of the variance of rewards within a
+    prompt group, by the previews of this and earlier iterations, older ones of which count less."""
+    choice_worth_doubled: float | None = None
+    """The same if twice as many previews were made."""
     window_s: float | None = None
     """Time for exploring the next iteration: the predicted time of training, less the time that
     open validations need; None if there was no prediction."""
