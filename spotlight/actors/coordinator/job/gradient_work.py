@@ -196,11 +196,11 @@ class GradientWork:
 
     def _planned(self, able: list[tuple[str, Pool]]) -> int:
         """How many of these compute gradients. Until ranks have said how long a slice takes them,
-        it is half of them, or all where nothing is explored."""
-        work = self._work(able)
-        if work is None:
-            explores = self._spec.exploration.mode != "none"
-            return -(-len(able) // 2) if explores else len(able)
+        and previews what it is worth to choose among them, it is half of them, or all where nothing
+        is explored."""
+        work, explores = self._work(able), self._spec.exploration.mode != "none"
+        if work is None or (explores and not self._job.progress.exploration.worth.is_known):
+            return len(able) // 2 if explores else len(able)
         before, self._plan = self._plan, plan_spot_time(work, self._plan)
         plan = self._plan
         if before is None or before.gradient_workers != plan.gradient_workers:
@@ -217,7 +217,7 @@ class GradientWork:
         """What there is to do, as far as it was measured; None while it was not."""
         job, spec, times = self._job, self._spec, self._times
         step_s = job.profile.step_s(preview_settings(spec, job.machine.completed), 1)
-        if times.rank_slice_s is None or not self._slices or step_s is None:
+        if times.rank_slice_s is None or step_s is None:
             return None
         sample_s = job.table.pace.score_s + spec.sampler.steps * step_s
         preview_s = job.table.pace.score_s + spec.preview_steps * step_s
@@ -229,7 +229,7 @@ class GradientWork:
             gradients=GradientTimes(
                 ranks=len(ranks),
                 updates=spec.training.updates_per_iteration,
-                slices=self._slices,
+                slices=self._slices or spec.training.slices,
                 rank_slice_s=times.rank_slice_s,
                 worker_slice_s=job.table.pace.slice_s,
                 gradient_bytes=times.gradient_bytes or times.weights_bytes,
