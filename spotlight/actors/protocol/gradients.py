@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
 
@@ -89,3 +90,22 @@ class AddSlices(Message, frozen=True):
     number: int
     """See `OpenUpdate.number`."""
     slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
+
+
+class Bring(Message, frozen=True):
+    """Worker to its node: have these weights, which a rank has lent, in the node's store. Answered
+    with `Brought`."""
+
+    bundle: BundleOffer
+
+
+class Brought(Message, frozen=True):
+    """Where a node has what a worker asked for."""
+
+    copy: BundleOffer | None
+    """None if it cannot be had."""
+    problem: str = ""
+    """Why."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "problem", most=LONGEST_ERROR)
