@@ -200,6 +200,18 @@ class GradientsGivenUp(RunEvent, frozen=True, kw_only=True, tag="gradients_given
     """Why the last worker could not."""
 
 
+class SpotTimePlanned(RunEvent, frozen=True, kw_only=True, tag="spot_time_planned"):
+    """Another number of workers computes gradients while the ranks train, since that teaches more
+    per second by what was measured."""
+
+    iteration: int
+    """The iteration that is trained."""
+    gradient_workers: int
+    """Number of workers that compute gradients; the others preview."""
+    why: str
+    """What was compared."""
+
+
 class OtherDevice(RunEvent, frozen=True, kw_only=True, tag="other_device"):
     """A worker computes on another kind of device than the trainer ranks: it gets no gradients, as
     sums have other bits there. It still denoises. This is told once of each kind."""

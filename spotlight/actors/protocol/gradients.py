@@ -12,6 +12,7 @@ from typing import Annotated
 import msgspec
 
 from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
 
@@ -59,6 +60,21 @@ class SliceOrder(Record, frozen=True):
         return self.share.slices[0]
 
 
+class SlicesTaken(Record, frozen=True):
+    """How a rank came to the slices of an iteration, or of a part of it."""
+
+    own: int = 0
+    """Slices that it computed itself."""
+    own_s: float = 0.0
+    """Seconds that these took."""
+    others: int = 0
+    """Slices that others computed."""
+    fetched_bytes: int = 0
+    """Bytes of gradients of others that it fetched."""
+    fetch_s: float = 0.0
+    """Seconds that this took, one after the other."""
+
+
 class SliceDone(Record, frozen=True):
     """The gradient of a slice, and where it can be had."""
 
@@ -74,3 +90,22 @@ class AddSlices(Message, frozen=True):
     number: int
     """See `OpenUpdate.number`."""
     slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
+
+
+class Bring(Message, frozen=True):
+    """Worker to its node: have these weights, which a rank has lent, in the node's store. Answered
+    with `Brought`."""
+
+    bundle: BundleOffer
+
+
+class Brought(Message, frozen=True):
+    """Where a node has what a worker asked for."""
+
+    copy: BundleOffer | None
+    """None if it cannot be had."""
+    problem: str = ""
+    """Why."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "problem", most=LONGEST_ERROR)

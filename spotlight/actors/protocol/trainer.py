@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 
 from spotlight.actors.protocol.down import WeightsOffer
-from spotlight.actors.protocol.gradients import OpenUpdate
+from spotlight.actors.protocol.gradients import OpenUpdate, SlicesTaken
 from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
 from spotlight.text import LONGEST_ERROR, clean_fields
@@ -138,6 +138,8 @@ class TrainedIteration(Record, frozen=True):
     """The metrics of the whole iteration, once its last part is trained; empty before."""
     seconds: float
     part: Part = "whole"
+    slices: SlicesTaken = SlicesTaken()
+    """Who computed the gradients of its updates."""
 
 
 class SavedState(Record, frozen=True):

@@ -74,7 +74,7 @@ class Member(Actor):
             self, context, engine, self._seat, self._batches, self._weights, shared
         )
 
-        self._slices = SliceWork(context, engine, self._batches, self._weights, shared)
+        self._slices = SliceWork(self, context, engine, self._batches, self._weights, shared)
 
     async def started(self) -> None:
         """Be ready for the loss of the accelerator."""

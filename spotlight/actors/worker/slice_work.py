@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from spotlight.actors.protocol.gradients import GRADIENTS, SliceOrder
+from spotlight.actors.protocol.gradients import GRADIENTS, Bring, Brought, SliceOrder
 from spotlight.actors.protocol.up import Completed, ReturnLease
+from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batches import Batch, Batches, returned
 from spotlight.actors.worker.engine import Engine, WeightsRole
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.shared_model import HeldVersion, SharedModel
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import SpotlightError
+from spotlight.errors import SpotlightError, TransferFailed
+from spotlight.policies.fleet.weight_distribution import transfer_limit_s
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _KEPT = 4
@@ -26,17 +28,19 @@ _KEPT = 4
 
 class LentWeights:
     """What ranks have lent, as it was fetched last: the weights of an update serve all its slices,
-    those that the job began with all updates."""
+    those that the job began with all updates. Each is fetched once for all workers of a node."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, actor: Actor, context: WorkerContext, engine: Engine) -> None:
+        self._actor = actor
+        self._context = context
         self._engine = engine
         self._held: dict[WeightsRole, HeldVersion] = {}
 
     async def have(self, role: WeightsRole, offer: BundleOffer) -> HeldVersion:
-        """Raises `TransferFailed`."""
+        """Raises `TransferFailed`, and `ActorError` if the node does not answer."""
         held = self._held.get(role)
         if held is None or held.checksum != offer.checksum:
-            weights = await self._engine.fetch_weights((offer,))
+            weights = await self._engine.fetch_weights((await self._brought(offer),))
             held = self._held[role] = HeldVersion(offer.checksum, weights)
         return held
 
@@ -44,12 +48,28 @@ class LentWeights:
         """The job has ended."""
         self._held.clear()
 
+    async def _brought(self, offer: BundleOffer) -> BundleOffer:
+        """The node's copy of it."""
+        actor, timings = self._actor, self._context.timings
+        node = actor.system.well_known(self._context.node, "node")
+        limit_s = transfer_limit_s(offer.nbytes, timings.weights) + timings.delivery.answer_limit_s
+        answer = await actor.ask(node, Bring(offer), timeout_s=limit_s)
+        assert isinstance(answer, Brought)
+        if answer.copy is None:
+            raise TransferFailed(answer.problem)
+        return answer.copy
+
 
 class SliceWork:
-    """See the module's docstring."""
+    """See the module's docstring.
+
+    Args:
+        actor: the member, which asks its node on behalf of this.
+    """
 
     def __init__(
         self,
+        actor: Actor,
         context: WorkerContext,
         engine: Engine,
         batches: Batches,
@@ -61,7 +81,7 @@ class SliceWork:
         self._batches = batches
         self._weights = weights
         self._shared = shared
-        self.lent = LentWeights(engine)
+        self.lent = LentWeights(actor, context, engine)
 
     async def carry_out(
         self, batch: Batch, order: SliceOrder, store: StoreEndpoint | None

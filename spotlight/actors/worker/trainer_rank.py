@@ -34,7 +34,7 @@ import structlog
 
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.protocol.down import WorkerPlan
-from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate
+from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate, SlicesTaken
 from spotlight.actors.protocol.trainer import (
     ExportModel,
     GetTrainer,
@@ -322,6 +322,7 @@ class TrainerRank(Actor):
             training.completed += not training.begun
             return metrics
 
+        self._slices.taken = SlicesTaken()
         with self._context.busy("train", f"iteration {message.iteration}"):
             bundles = await self._fetch_samples(training.trainer, message)
             await self._context.on_accelerator(lambda: begin(bundles))
@@ -332,7 +333,8 @@ class TrainerRank(Actor):
                 self._close_update()
             metrics = await self._context.on_accelerator(end)
         seconds = loop.time() - started
-        trained = TrainedIteration(message.iteration, metrics, seconds, message.part)
+        taken = self._slices.taken
+        trained = TrainedIteration(message.iteration, metrics, seconds, message.part, taken)
         return msgspec.structs.replace(self._report(), trained=trained)
 
     async def _take_update(self, training: Training, share: UpdateSlices) -> None:
@@ -349,16 +351,25 @@ class TrainerRank(Actor):
 
         while (place := trainer.next_slice) < len(share.slices):
             gradient = slices.take(place)
-            if gradient is not None:
-                try:
-                    add = partial(trainer.add, gradient)
-                    await self._context.on_accelerator(partial(work, add))
-                    continue
-                except (SliceRefused, TransferFailed) as error:
-                    log.error("slice_refused", place=place, reason=str(error))
-            compute = partial(trainer.compute, partial(slices.is_missing, place))
-            await self._context.on_accelerator(partial(work, compute))
+            if gradient is None or not await self._add(trainer, gradient, work):
+                compute = partial(trainer.compute, partial(slices.is_missing, place))
+                began = self._context.seconds()
+                await self._context.on_accelerator(partial(work, compute))
+                if trainer.next_slice > place:
+                    slices.count_own(self._context.seconds() - began)
         await self._context.on_accelerator(partial(work, trainer.step))
+
+    async def _add(
+        self, trainer: Trainer, gradient: bytes, work: Callable[[Callable[[], None]], None]
+    ) -> bool:
+        """Add the gradient of the next slice; False if it is not one."""
+        try:
+            await self._context.on_accelerator(partial(work, partial(trainer.add, gradient)))
+        except (SliceRefused, TransferFailed) as error:
+            log.error("slice_refused", place=trainer.next_slice, reason=str(error))
+            return False
+        self._slices.count_other()
+        return True
 
     async def _lend(self, training: Training, share: UpdateSlices) -> None:
         """Let others compute slices of an update, where somebody would: what they need is copied

@@ -346,6 +346,11 @@ class RequestTable:
         scarce = batches.bit_length() if batches < len(self._matching.takers) else None
         return scarce, self._matching.kinds_left()
 
+    @property
+    def pace(self) -> Pace:
+        """How fast groups work."""
+        return self._matching.pace
+
     def leader_of(self, name: str) -> Hashable:
         """Who speaks for a worker; None if it is not here any more."""
         taker = self._matching.takers.get(name)

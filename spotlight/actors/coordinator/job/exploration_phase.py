@@ -65,7 +65,7 @@ class ExplorationPhase:
                     self._explorer.scored,
                     self._job.requests.arrivals("preview", iteration),
                     self._job.phase.seconds,
-                    self._job.progress.exploration.worth,
+                    self._job.progress.exploration.worth.curve(),
                 )
         orders = self._explorer.stop(
             iteration,

@@ -123,6 +123,8 @@ class Trainers:
         """A rank says where it stands, and what came of an order."""
         if report.opened is not None and self._job.phase.name == "train":
             self._job.gradients.opened(report.rank, report.opened)
+        if report.trained is not None and self._job.phase.name == "train":
+            self._job.gradients.measured(report.rank, report.trained)
         answer = self._answer_of(report)
         listens_at = report.listens_at
         for instruction in self.machine.reported(report.rank, report.term, answer, listens_at):
