@@ -27,6 +27,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Listener, Trainer
 from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.torch_engine import TorchEngine
+from spotlight.actors.worker.threads import WorkerThreads
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SliceRefused, TransferFailed
@@ -185,6 +186,8 @@ class GymEngine(TorchEngine):
         self.begun_from: list[bytes | None] = []
         """The states that trainers were built from."""
         self.saved: list[tuple[StoreEndpoint, str, dict[str, str]]] = []
+        self.fetched: list[str] = []
+        """Keys of bundles, whether or not they could be had."""
         self.exported: list[BundleOffer] = []
         self.states_asked_of: list[str] = []
         """Machines of the stores that a state was to be had from."""
@@ -212,6 +215,7 @@ class GymEngine(TorchEngine):
         return self.trainer
 
     async def fetch(self, offer: BundleOffer) -> bytes:
+        self.fetched.append(offer.key)
         if offer.store.token == "gone":
             raise TransferFailed("the store is away")
         return await super().fetch(offer)
@@ -314,7 +318,9 @@ class Gym:
 
 
 @asynccontextmanager
-async def open_gym(folder: Path) -> AsyncIterator[Gym]:
+async def open_gym(
+    folder: Path, threads: Callable[[], WorkerThreads] | None = None
+) -> AsyncIterator[Gym]:
     """A rank whose store is in the folder, its node and its job runner."""
     gym = Gym()
     store = BundleStore(folder / "store", token="token")
@@ -328,8 +334,13 @@ async def open_gym(folder: Path) -> AsyncIterator[Gym]:
         gym.runner = await recorder(elsewhere, "runner")
         gym.elsewhere = cluster.system
         gym.system = system
-        fault_of = gym.engine.fault_of
-        gym.context = WorkerContext("w", 1, gym.system.address, fault_of=fault_of)
+        gym.context = WorkerContext(
+            "w",
+            1,
+            gym.system.address,
+            threads=threads() if threads is not None else None,
+            fault_of=gym.engine.fault_of,
+        )
         gym.leader, gym.planner = await recorder(system, "leader"), Planner()
         shared = SharedModel(gym.context, gym.engine)
         gym.rank = await system.spawn(
