@@ -109,6 +109,22 @@ def test_a_preview_names_the_weights_and_settings_that_its_iteration_is_explored
     assert previewed(request) == PREVIEW
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_shown"),
+    [
+        ({"reuse": True}, True),
+        ({"weights": "fresh"}, True),
+        ({"weights": "fresh", "preview_steps": 1}, False),
+        ({}, False),
+    ],
+)
+def test_previews_that_may_be_trained_on_leave_pictures(
+    changes: dict[str, object], is_shown: bool
+) -> None:
+    request = preview_request(job(exploration=changes), PREVIEW)
+    assert bool(request.thumbnail_key) == is_shown
+
+
 def test_what_is_asked_of_exploration_is_what_the_job_says() -> None:
     spec = job(
         exploration={"mode": "bandit", "candidates": 6, "prompt_pool": 3, "probes": 2},

@@ -173,7 +173,7 @@ def preview_request(job: JobSpec, preview: Preview) -> Request:
         preview.seed,
         preview_settings(job, preview.iteration),
     )
-    return _shown(request) if job.exploration.reuse else request
+    return _shown(request) if job.trains_on_previews else request
 
 
 def preview_id(job: JobSpec, preview: Preview) -> str:
