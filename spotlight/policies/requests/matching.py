@@ -629,6 +629,10 @@ class Matching:
         """How many SP groups may be given requests now."""
         return len(self._pullers)
 
+    def pullers(self) -> Iterator[Taker]:
+        """Those that lead them."""
+        return (self.takers[name] for name in sorted(self._pullers))
+
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""
         queued = self.waiting.undenoised
