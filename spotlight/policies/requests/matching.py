@@ -644,6 +644,10 @@ class Matching:
         """How many SP groups may be given requests to denoise now."""
         return len(self._pullers - self._computing)
 
+    def pullers(self) -> Iterator[Taker]:
+        """Those that lead them."""
+        return (self.takers[name] for name in sorted(self._pullers))
+
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""
         queued = self.waiting.undenoised

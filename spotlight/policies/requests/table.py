@@ -41,12 +41,12 @@ from spotlight.policies.requests.instructions import (
     RevokeLeases,
 )
 from spotlight.policies.requests.matching import SLOW, Backlog, Groups, Matching
-from spotlight.policies.requests.pace import Arrival, Pace, arrivals
+from spotlight.policies.requests.pace import Arrival, Pace, arrivals, usual_batch_s
 from spotlight.policies.requests.rows import Lease, RequestState, Row, SavedRow, Taker
 from spotlight.policies.requests.waiting import Phases
 from spotlight.record.run_events import WorkTakenBack
 from spotlight.timings import DispatchTimings
-from spotlight.types import Request, RequestKind, Result
+from spotlight.types import Request, RequestKind, Result, SamplingSettings
 
 _UNREACHABLE = 4096
 """How many workers that are out of reach are remembered."""
@@ -138,6 +138,11 @@ class RequestTable:
     def arrivals(self, kind: RequestKind, iteration: int, now: float) -> tuple[Arrival, ...]:
         """When what is in work of a kind and an iteration will be done."""
         return arrivals(self._matching.takers.values(), self._matching.pace, kind, iteration, now)
+
+    def batch_s(self, settings: SamplingSettings) -> float | None:
+        """How many seconds denoising and scoring a batch takes the groups that may be given one
+        now, in the median; None if nothing is known of that."""
+        return usual_batch_s(self._matching.pullers(), self._matching.pace, settings)
 
     def cancel(self, kind: RequestKind, now: float) -> list[Instruction]:
         """Nobody wants the open requests of a kind any more."""

@@ -42,7 +42,7 @@ from spotlight.policies.requests.instructions import (
 from spotlight.policies.requests.pace import Arrival
 from spotlight.policies.requests.table import RequestTable
 from spotlight.record.run_events import RunEvent
-from spotlight.types import BundleOffer, Request, RequestKind, Result
+from spotlight.types import BundleOffer, Request, RequestKind, Result, SamplingSettings
 
 log = structlog.get_logger(__name__)
 
@@ -153,6 +153,11 @@ class RequestQueue:
     def arrivals(self, kind: RequestKind, iteration: int) -> tuple[Arrival, ...]:
         """When what is in work of a kind and an iteration will be done."""
         return self._table.arrivals(kind, iteration, self._now())
+
+    def batch_s(self, settings: SamplingSettings) -> float | None:
+        """How many seconds a batch takes the groups that may be given one now; None if nothing is
+        known of that."""
+        return self._table.batch_s(settings)
 
     def release(self, request_ids: Iterable[str]) -> None:
         """Nobody wants these any more, finished or not; what is in work is finished and told."""
