@@ -103,6 +103,9 @@ class Desk:
     def discard(self, bundle: BundleOffer) -> None:
         self.discarded.append(bundle)
 
+    def has(self, bundle: BundleOffer) -> bool:
+        return bundle.keeper in self.keepers
+
     def event(self, event: RunEvent) -> None:
         self.events.append(event)
 
