@@ -37,7 +37,7 @@ class Keepers:
         self._tenant = tenant
         self._nodes: frozenset[str] = frozenset()
         self._shares: dict[str, Share] = {}
-        """What those that keep something share of their stores, by name."""
+        """What those that keep something share of their stores, in the order of their names."""
         self._issued = Counter[str]()
         """How often each node got another token."""
         self._revoked: dict[str, int] = {}
@@ -80,7 +80,7 @@ class Keepers:
         """With whom a node leaves its bundles: itself, if it keeps any."""
         if not self._shares:
             return None
-        names = sorted(self._shares)
+        names = list(self._shares)
         name = node if node in self._shares else names[zlib.crc32(node.encode()) % len(names)]
         return Keeper(name, self._shares[name].writable_by(node, self._number_of(node)))
 

@@ -132,6 +132,8 @@ class RequestQueue:
             self._remembers = True
             saved = self._journal.requests()
             there = {key: row for key, row in saved.items() if self._is_there(row)}
+            if lost := len(saved) - len(there):
+                log.debug("bundles_lost", requests=lost)
             self._table.remember(there, self._journal.adopts_from)
 
     def _is_there(self, row: SavedRow) -> bool:
