@@ -193,6 +193,8 @@ class BundleOffer(Record, frozen=True):
     checksum: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     """CRC-32 of the bytes."""
     store: StoreEndpoint
+    keeper: Annotated[str, msgspec.Meta(pattern=rf"^({NAME_OF_NODE})?\Z")] = ""
+    """The reserved node that keeps it for the coordinator; empty for a bundle of another store."""
 
 
 class Commit(Record, frozen=True):

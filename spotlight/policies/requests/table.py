@@ -362,6 +362,16 @@ class RequestTable:
         return None if taker is None else taker.leader
 
     @property
+    def next_lease(self) -> int:
+        """Above every lease that was granted."""
+        return self._matching.leases.next
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was submitted: only then is it known what else may come."""
+        return self._phases.begun
+
+    @property
     def free_groups(self) -> int:
         """How many SP groups may be given requests to denoise now: their workers neither leave nor
         train, nor compute gradients."""
