@@ -51,6 +51,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The samples of every iteration are trained on in another order, and all else is the same."""
     trial: str = ""
     """The name of settings to try, one of `TRIALS`."""
+    previews: int = 0
+    """So many for each sample, as many for every prompt, whether training waits for them or not; 0:
+    as the rival has them."""
 
     @property
     def name(self) -> str:
@@ -59,12 +62,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"spot-{self.spot_gpus}"] * (self.spot_gpus != SPOT_GPUS)
         parts += ["other-order"] * self.is_reordered
         parts += [self.trial] * bool(self.trial)
+        parts += [f"previews-{self.previews}"] * bool(self.previews)
         return f"{self.profile}/{'-'.join(parts)}"
 
     @property
     def reference(self) -> Case:
         """The run whose way and time this one is measured against, perhaps itself."""
-        return msgspec.structs.replace(self, rival=REFERENCE, is_reordered=False, trial="")
+        return msgspec.structs.replace(
+            self, rival=REFERENCE, is_reordered=False, trial="", previews=0
+        )
 
     @property
     def as_it_is(self) -> Case:
@@ -79,6 +85,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def job(self) -> JobSpec:
         """Raises `JobError`, as long as the job needs what is not there yet."""
         changes = with_spot_gpus(self.task, self.rival, self.spot_gpus)
+        if self.previews:
+            changes |= {
+                "exploration.mode": "uniform",
+                "exploration.budget": "fixed",
+                "exploration.candidates": self.previews,
+            }
         if self.trial:
             changes |= TRIALS[self.trial](self._job(changes))
         return self._job(changes)
