@@ -13,19 +13,19 @@ from typing import Any
 import msgspec
 
 from benchmarks.exploration.rival_jobs import virtual_job, with_spot_gpus
-from benchmarks.exploration.rivals import OURS, REFERENCE, RIVALS, SPOT_GPUS, WHOLE
+from benchmarks.exploration.rivals import ALL_GPUS, OURS, REFERENCE, RIVALS, SPOT_GPUS, WHOLE
 from benchmarks.exploration.trials import TRIALS
 from spotlight.errors import JobError
 from spotlight.jobs import JobSpec, job_to_yaml
 from spotlight.jobs.sections import PoolsSpec
+from spotlight_simulation.profile import load_profile
 
 PROFILES = {
     path.stem: path for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yaml"))
 }
 SOL_RL_SPLIT = "sol-rl-split"
-TRAINING_SHARES = {SOL_RL_SPLIT: "85 %", "even-split": "47 %"}
-"""How much of an iteration on all twelve GPUs training takes, by profile, without exploration and
-at all flow times. No ratio means anything without it."""
+SIMULATED = (SOL_RL_SPLIT, "even-split")
+"""Profiles that clusters are simulated with; the ladder of rivals has all of them."""
 
 OTHER_POOLS = (4, 16)
 _IN_OTHER_POOLS = (REFERENCE, OURS)
@@ -37,6 +37,14 @@ FIRST_SEED = 11
 TUNED = (OURS, "data-parallel", "pipelined", "uniform", "regenerate", "inline")
 """The rivals that are tuned besides the reference. Runs on reserved workers only have what wins for
 others that do not choose among their samples."""
+
+
+def training_share(profile: str) -> str:
+    """How much of rollouts and training on all twelve GPUs is training, in percent, without
+    exploration and at all flow times. No ratio means anything without it."""
+    times = load_profile(PROFILES[profile])
+    rollout_s = times.rollout_s * times.gpus / ALL_GPUS
+    return f"{100 * times.train_s / (times.train_s + rollout_s):.0f} %"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):

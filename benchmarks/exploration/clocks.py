@@ -64,6 +64,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """To score the last of what is denoised."""
     publish_s: float
     load_s: float
+    link_s: float = LINK_S
+    """To bring the weights of an update to a spot GPU; a gradient takes as long back."""
 
     @property
     def train_s(self) -> float:
@@ -149,7 +151,7 @@ def update_s(work: Work, ranks: int, helpers: int) -> float:
     """Until the gradients of all rows are there, each of which goes to whoever has it there first.
     Helpers begin when the weights have come, and what they have computed has to go back."""
     ends = [(work.row_s, work.row_s)] * ranks
-    ends += [(LINK_S + work.row_s + LINK_S, work.row_s)] * helpers
+    ends += [(2 * work.link_s + work.row_s, work.row_s)] * helpers
     heapq.heapify(ends)
     last = 0.0
     for _ in range(work.rows):
@@ -200,6 +202,13 @@ def by_pull(clock: Clock) -> Clock:
         return clock(work, fleet) / (1 - share)
 
     return longer
+
+
+def on_slower_link(clock: Clock, factor: float) -> Clock:
+    """The same on a link that takes so many times as long."""
+    return lambda work, fleet: clock(
+        msgspec.structs.replace(work, link_s=factor * work.link_s), fleet
+    )
 
 
 def _lost(spot_gpus: int, seconds: float) -> float:

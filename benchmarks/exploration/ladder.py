@@ -10,7 +10,7 @@ of rewards over the time of an iteration, of the numbers that there are runs of,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import msgspec
@@ -26,27 +26,26 @@ from benchmarks.exploration.clocks import (
     in_one_group,
     in_turn,
     in_turn_with_previous_weights,
+    on_slower_link,
     spot_waits,
     work_of,
 )
 from benchmarks.exploration.costs import RESERVED_DOLLARS, SPOT_DISCOUNT
 from benchmarks.exploration.kept_runs import Run
 from benchmarks.exploration.ratios import Arrival, arrival, estimate, speedup, student_margin
-from benchmarks.exploration.rivals import LADDER_TASKS, OURS, REFERENCE, example_of
+from benchmarks.exploration.rivals import LADDER_TASKS, OURS, REFERENCE, RESERVED_GPUS, example_of
 from benchmarks.exploration.settings import OCR
 from benchmarks.exploration.testbed_runs import curve_of
 from benchmarks.time_to_target import LEVELS, Curve, milestones, score_at, smoothed
 from spotlight_simulation.profile import Profile
 
-RESERVED = 4
 SPOT_POOLS = (8, 16)
 """Two and four spot GPUs for each reserved one."""
-MINUTES = (15, 30, 60)
-"""Of the job's time, at which scores are compared."""
-DOLLARS = (2, 4, 8)
-"""For which scores are compared."""
+SHARES = (0.125, 0.25, 0.5)
+"""Scores are compared after these shares of the time, and for these shares of the dollars, that the
+reserved GPUs alone need to the target."""
 
-WORTH = {2: 1.93, 4: 2.94, 8: 3.83}
+WORTH = {2: 1.93, 4: 2.94}
 """The contrast of the best of so many previews for each sample over that of random ones: means of
 the tables `ocr-start` and `ocr-iteration-22`, four kept. Only where there are runs of several
 numbers is there anything to decide."""
@@ -72,25 +71,27 @@ class Rung(msgspec.Struct, frozen=True):
     def fleet(self, spot: int) -> Fleet:
         """Its GPUs, where others have so many spot ones."""
         if self.is_alone:
-            return Fleet(RESERVED, 0)
+            return Fleet(RESERVED_GPUS, 0)
         if self.on_spot:
-            return Fleet(0, RESERVED + spot)
-        return Fleet(RESERVED + spot, 0) if self.on_reserved else Fleet(RESERVED, spot)
+            return Fleet(0, RESERVED_GPUS + spot)
+        return Fleet(RESERVED_GPUS + spot, 0) if self.on_reserved else Fleet(RESERVED_GPUS, spot)
 
 
 def _of(rival: str, **fields: Any) -> Callable[[str], Cases]:
-    """A rival's own runs; on the tasks of the ladder alone, all that do not choose share one."""
+    """A rival's own runs."""
+    return lambda task: {0: Case(task=task, rival=rival, seed=0, **fields)}
 
-    def cases(task: str) -> Cases:
-        shared = task in LADDER_TASKS and rival != "inline"
-        return {0: Case(task=task, rival=REFERENCE if shared else rival, seed=0, **fields)}
 
-    return cases
+def _all_train(task: str) -> Cases:
+    """On the tasks of the ladder alone, all that train on what they denoise share one run."""
+    return _of(REFERENCE if task in LADDER_TASKS else "data-parallel")(task)
 
 
 def _not_chosen(task: str) -> Cases:
     """What the reserved GPUs train on, which is better than what sets the targets."""
-    return _of("data-parallel" if task == "ocr-mixed" else "reserved")(task)
+    if task in LADDER_TASKS or task == "ocr-mixed":
+        return _all_train(task)
+    return _of("reserved")(task)
 
 
 def _chosen(task: str) -> Cases:
@@ -99,8 +100,7 @@ def _chosen(task: str) -> Cases:
     ours = Case(task=task, rival=OURS, seed=0)
     if example_of(task) != OCR:
         return {3: ours}
-    replace = msgspec.structs.replace
-    return {2: replace(ours, profile="even-split"), 4: ours, 8: replace(ours, spot_gpus=16)}
+    return {2: msgspec.structs.replace(ours, profile="even-split"), 4: ours}
 
 
 OURS_NOW, OURS_TRAINING = "spotlight", "spotlight-that-trains"
@@ -108,9 +108,9 @@ LADDER: dict[str, Rung] = {
     "reserved": Rung("the reserved GPUs alone", _not_chosen, in_turn, is_alone=True),
     "rollouts": Rung("reserved GPUs with spot rollouts", _not_chosen, spot_waits),
     "pipelined": Rung("spot rollouts, one step behind", _of("pipelined"), by_pull(beside)),
-    "data-parallel": Rung("all train", _of("data-parallel"), in_turn, on_reserved=True),
+    "data-parallel": Rung("all train", _all_train, in_turn, on_reserved=True),
     "data-parallel-on-spot": Rung(
-        "all train, on spot", _of("data-parallel"), in_one_group(in_turn), on_spot=True
+        "all train, on spot", _all_train, in_one_group(in_turn), on_spot=True
     ),
     "data-parallel-higher-rate": Rung(
         "all train, 1.5 times the rate",
@@ -119,9 +119,7 @@ LADDER: dict[str, Rung] = {
         on_reserved=True,
     ),
     "fresh": Rung("all train and choose, newest weights", _of("inline"), in_turn, on_reserved=True),
-    "fresh-on-spot": Rung(
-        "the same, on spot", _of("inline"), in_one_group(in_turn), on_spot=True
-    ),
+    "fresh-on-spot": Rung("the same, on spot", _of("inline"), in_one_group(in_turn), on_spot=True),
     "previous": Rung(
         "all train and choose, previous weights",
         _chosen,
@@ -133,8 +131,14 @@ LADDER: dict[str, Rung] = {
     ),
     OURS_NOW: Rung("Spotlight, spot GPUs only explore", _chosen, by_pull(beside)),
     OURS_TRAINING: Rung("Spotlight, spot GPUs train, too", _chosen, by_pull(elastic)),
+    "spotlight-on-a-slow-link": Rung(
+        "the same, five times the link's time", _chosen, by_pull(on_slower_link(elastic, 5.0))
+    ),
 }
 """By name, from the plainest on."""
+
+
+OURS_OF_LADDER = (OURS_NOW, OURS_TRAINING, "spotlight-on-a-slow-link")
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -166,46 +170,52 @@ def wanted(tasks: Iterable[str], seeds: Iterable[int]) -> Iterable[Case]:
 def ladder(
     runs: Runs, profiles: Mapping[str, Profile], tasks: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """By task, profile and spot pool a row for each rival."""
+    """By task, profile and spot pool a row for each rival; None where the reserved GPUs alone, that
+    all are measured by, have no runs."""
     return {
-        f"ladder[{task}, {name}, {spot}]": _rows(runs, profile, task, spot, seeds)
+        f"ladder[{task}, {name}, {spot}]": _rungs(runs, profile, task, spot, seeds)
         for task in tasks
         for name, profile in profiles.items()
         for spot in SPOT_POOLS
     }
 
 
-def _rows(
+def _rungs(
     runs: Runs, profile: Profile, task: str, spot: int, seeds: Sequence[int]
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Any] | None:
     chosen = {
         name: found
         for name, rung in LADDER.items()
         if (found := _best(runs, rung, profile, task, spot, seeds)) is not None
     }
-    timed = {name: found for name, (_, _, found) in chosen.items()}
+    timed = {name: by_seed for name, (_, _, by_seed) in chosen.items()}
+    if not timed.get("reserved"):
+        return None
+    whole_s = geometric_mean([one.at[LEVELS[-1]].seconds for one in timed["reserved"].values()])
+    whole_dollars = whole_s / 3600 * _dollars_an_hour(LADDER["reserved"].fleet(spot))
     rows = {}
     for name, (previews, iteration_s, by_seed) in chosen.items():
-        dollars_an_hour = _dollars_an_hour(LADDER[name].fleet(spot))
-        per_hour = 3600 / dollars_an_hour
+        hourly = _dollars_an_hour(LADDER[name].fleet(spot))
         last = {seed: one.at[LEVELS[-1]] for seed, one in by_seed.items()}
+        seconds = [share * whole_s for share in SHARES]
+        paid_s = [share * whole_dollars / hourly * 3600 for share in SHARES]
         rows[name] = {
             "previews": previews,
             "iteration_s": round(iteration_s, 1),
             "seconds_to_target": {seed: round(one.seconds) for seed, one in last.items()},
             "never_arrived": sum(not one.arrived for one in last.values()),
-            "dollars_an_hour": round(dollars_an_hour, 2),
-            "over_reserved": _over(timed.get("reserved", {}), by_seed),
-            "ours_over_it": _over(by_seed, timed.get(OURS_TRAINING, {})),
-            "way_after_minutes": {
-                str(minutes): _way(by_seed.values(), 60.0 * minutes) for minutes in MINUTES
-            },
-            "way_for_dollars": {
-                str(dollars): _way(by_seed.values(), per_hour * dollars) for dollars in DOLLARS
-            },
-            "area": _mean([_area(one, 60.0 * MINUTES[-1]) for one in by_seed.values()]),
+            "dollars_an_hour": round(hourly, 2),
+            "over_reserved": _over(timed["reserved"], by_seed, is_ours=name in OURS_OF_LADDER),
+            "ours_over_it": _over(by_seed, timed.get(OURS_TRAINING, {}), is_ours=True),
+            "way_in_time": [_way(by_seed.values(), at) for at in seconds],
+            "way_for_dollars": [_way(by_seed.values(), at) for at in paid_s],
+            "area": _mean([_area(one, whole_s) for one in by_seed.values()]),
         }
-    return rows
+    return {
+        "minutes": [round(share * whole_s / 60, 1) for share in SHARES],
+        "dollars": [round(share * whole_dollars, 2) for share in SHARES],
+        "rows": rows,
+    }
 
 
 def _best(
@@ -227,13 +237,13 @@ def _best(
     if not found:
         return None
     _, previews, iteration_s, case = max(found, key=lambda one: one[0])
-    by_seed = {}
+    timed = {}
     for seed in seeds:
         own = msgspec.structs.replace(case, seed=seed)
         reference = runs.get(own.reference)
         if own in runs and reference is not None and milestones(curve_of(reference)):
-            by_seed[seed] = _timed(runs[own], reference, iteration_s)
-    return previews, iteration_s, by_seed
+            timed[seed] = _timed(runs[own], reference, iteration_s)
+    return previews, iteration_s, timed
 
 
 def _work(case: Case, runs: Iterable[Run], profile: Profile) -> Work:
@@ -255,14 +265,15 @@ def _timed(run: Run, reference: Run, iteration_s: float) -> Timed:
     )
 
 
-def _over(slower: Mapping[int, Timed], faster: Mapping[int, Timed]) -> dict[str, Any] | None:
-    """How many times as fast one is as the other, in the seeds of which there are both."""
-    last = LEVELS[-1]
-    ratios = [
-        speedup(one.at[last], slower[seed].at[last])
-        for seed, one in faster.items()
-        if seed in slower
-    ]
+def _over(
+    slower: Mapping[int, Timed], faster: Mapping[int, Timed], *, is_ours: bool
+) -> dict[str, Any] | None:
+    """How many times as fast one is as the other, in the seeds of which there are both. A rival
+    that never arrives counts as arriving when it ended."""
+    ratios = []
+    for seed in sorted(slower.keys() & faster.keys()):
+        one, other = faster[seed].at[LEVELS[-1]], slower[seed].at[LEVELS[-1]]
+        ratios.append(speedup(one, other) if is_ours else other.seconds / one.seconds)
     found = estimate({"": ratios})
     return msgspec.to_builtins(found) if found else None
 

@@ -16,7 +16,8 @@ LADDER_TASKS = (STRICT, LONG)
 """Tasks of the ladder of rivals alone, of which there are few runs: the mixed compositional prompts
 with a reward that is 0 or 1, and the OCR task with samples that take 20 steps."""
 
-SPOT_GPUS = 8
+RESERVED_GPUS, SPOT_GPUS = 4, 8
+ALL_GPUS = RESERVED_GPUS + SPOT_GPUS
 
 OURS = "spotlight"
 REFERENCE = "rollouts"

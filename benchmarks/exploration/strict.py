@@ -1,4 +1,4 @@
-"""A reward that is 0 or 1: whether an image shows all that its prompt asks for, as GenEval counts."""
+"""A reward of 0 or 1: whether an image shows all that its prompt asks for, as GenEval counts."""
 
 from __future__ import annotations
 
