@@ -13,7 +13,16 @@ from typing import Any
 import msgspec
 
 from benchmarks.exploration.rival_jobs import virtual_job, with_spot_gpus
-from benchmarks.exploration.rivals import ALL_GPUS, OURS, REFERENCE, RIVALS, SPOT_GPUS, WHOLE
+from benchmarks.exploration.rivals import (
+    ALL_GPUS,
+    LONG,
+    LONG_STEPS,
+    OURS,
+    REFERENCE,
+    RIVALS,
+    SPOT_GPUS,
+    WHOLE,
+)
 from benchmarks.exploration.trials import TRIALS
 from spotlight.errors import JobError
 from spotlight.jobs import JobSpec, job_to_yaml
@@ -39,11 +48,13 @@ TUNED = (OURS, "data-parallel", "pipelined", "uniform", "regenerate", "inline")
 others that do not choose among their samples."""
 
 
-def training_share(profile: str) -> str:
+def training_share(profile: str, task: str = "") -> str:
     """How much of rollouts and training on all twelve GPUs is training, in percent, without
-    exploration and at all flow times. No ratio means anything without it."""
+    exploration and at all flow times. No ratio means anything without it. Samples of most tasks
+    count as having the steps of the profile."""
     times = load_profile(PROFILES[profile])
     rollout_s = times.rollout_s * times.gpus / ALL_GPUS
+    rollout_s *= LONG_STEPS / times.steps if task == LONG else 1
     return f"{100 * times.train_s / (times.train_s + rollout_s):.0f} %"
 
 

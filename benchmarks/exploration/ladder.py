@@ -33,7 +33,14 @@ from benchmarks.exploration.clocks import (
 from benchmarks.exploration.costs import RESERVED_DOLLARS, SPOT_DISCOUNT
 from benchmarks.exploration.kept_runs import Run
 from benchmarks.exploration.ratios import Arrival, arrival, estimate, speedup, student_margin
-from benchmarks.exploration.rivals import LADDER_TASKS, OURS, REFERENCE, RESERVED_GPUS, example_of
+from benchmarks.exploration.rivals import (
+    LADDER_TASKS,
+    LONG,
+    OURS,
+    REFERENCE,
+    RESERVED_GPUS,
+    example_of,
+)
 from benchmarks.exploration.settings import OCR
 from benchmarks.exploration.testbed_runs import curve_of
 from benchmarks.time_to_target import LEVELS, Curve, milestones, score_at, smoothed
@@ -96,7 +103,10 @@ def _not_chosen(task: str) -> Cases:
 
 def _chosen(task: str) -> Cases:
     if task in LADDER_TASKS:
-        return {4: Case(task=task, rival=OURS, seed=0, previews=4)}
+        return {
+            previews: Case(task=task, rival=OURS, seed=0, previews=previews)
+            for previews in ((2, 4) if task == LONG else (4,))
+        }
     ours = Case(task=task, rival=OURS, seed=0)
     if example_of(task) != OCR:
         return {3: ours}

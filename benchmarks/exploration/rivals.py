@@ -12,6 +12,7 @@ MIXED_TASKS = ("ocr-mixed", "compositional-mixed")
 TASKS = ("ocr", "compositional", *MIXED_TASKS)
 """Each has the model and the reward of the example that it begins with."""
 STRICT, LONG = "compositional-strict", "ocr-20-steps"
+LONG_STEPS = 20
 LADDER_TASKS = (STRICT, LONG)
 """Tasks of the ladder of rivals alone, of which there are few runs: the mixed compositional prompts
 with a reward that is 0 or 1, and the OCR task with samples that take 20 steps."""

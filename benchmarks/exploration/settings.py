@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.exploration.rivals import (
     EXPLORING,
     LONG,
+    LONG_STEPS,
     OURS,
     REFERENCE,
     RIVALS,
@@ -231,7 +232,7 @@ _LADDER = [
         rivals=_PLAIN,
         task=LONG,
     ),
-    Row({"sampler.solver": "euler", "sampler.steps": 20}, task=LONG),
+    Row({"sampler.solver": "euler", "sampler.steps": LONG_STEPS}, task=LONG),
     Row(
         {
             "iterations": 64,
