@@ -101,6 +101,10 @@ def _not_chosen(task: str) -> Cases:
     return _of("reserved")(task)
 
 
+def _fresh(task: str) -> Cases:
+    return {4: Case(task=task, rival="inline", seed=0)}
+
+
 def _chosen(task: str) -> Cases:
     if task in LADDER_TASKS:
         return {
@@ -128,8 +132,8 @@ LADDER: dict[str, Rung] = {
         in_turn,
         on_reserved=True,
     ),
-    "fresh": Rung("all train and choose, newest weights", _of("inline"), in_turn, on_reserved=True),
-    "fresh-on-spot": Rung("the same, on spot", _of("inline"), in_one_group(in_turn), on_spot=True),
+    "fresh": Rung("all train and choose, newest weights", _fresh, in_turn, on_reserved=True),
+    "fresh-on-spot": Rung("the same, on spot", _fresh, in_one_group(in_turn), on_spot=True),
     "previous": Rung(
         "all train and choose, previous weights",
         _chosen,

@@ -242,7 +242,7 @@ def _in_brackets(one: Mapping[str, Any]) -> str:
 
 def _ways(ways: Iterable[Mapping[str, Any] | None]) -> str:
     """Percent."""
-    return ", ".join(f"{100 * one['value']:.0f}" for one in ways if one) + " %"
+    return ", ".join(str(round(100 * one["value"])) for one in ways if one) + " %"
 
 
 def _with_seeds(one: Mapping[str, Any] | None) -> str:
