@@ -13,13 +13,13 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import ENOUGH, Agreement, ChoiceWorth
+from spotlight.policies.exploration.fidelity import ENOUGH, Agreement
 from spotlight.types import Request
 
 LEAST_AGREEMENT = 0.75
@@ -79,7 +79,7 @@ class Finish:
         return max(0.0, self.least - asked, in_time)
 
 
-def least_previews(kept: int, most: int, cost: float, worth: ChoiceWorth) -> int:
+def least_previews(kept: int, most: int, cost: float, worth: Callable[[float], float]) -> int:
     """How many previews an iteration teaches most per second with if nothing else takes its time;
     0 if the choice is not worth them.
 
@@ -87,9 +87,9 @@ def least_previews(kept: int, most: int, cost: float, worth: ChoiceWorth) -> int
         kept: samples of an iteration.
         most: previews for each of them.
         cost: of finishing a sample, in previews.
-        worth: of a choice.
+        worth: how many times as much as a random sample one of so many teaches.
     """
-    rates = {n: worth.of(n) / (n + cost) for n in range(1, most + 1)}
+    rates = {n: worth(n) / (n + cost) for n in range(1, most + 1)}
     best = max(rates, key=rates.__getitem__)
     return best * kept if rates[best] > 1 / cost else 0
 

@@ -214,7 +214,7 @@ class ExplorationPhase:
                 spec.samples_per_iteration,
                 spec.exploration.candidates,
                 cost,
-                self._job.progress.exploration.worth,
+                self._job.progress.exploration.worth.curve(),
             ),
         )
 
