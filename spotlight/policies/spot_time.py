@@ -53,8 +53,8 @@ as one of the same job that does. Measured on the OCR task, 24 instead of 16; on
 one it was 32 (`docs/results.md`)."""
 
 _ALIKE = 0.005
-"""Plans that differ by less than this share are as good; the one with the fewest gradients on links is
-taken."""
+"""Plans that differ by less than this share are as good; that with the fewest gradients on links
+is taken."""
 _CALM = 0.02
 """The share of what is taught per second that the same number of previews as before may cost."""
 _FINER = 1.04

@@ -84,7 +84,8 @@ class _Begun:
     """The only slice of every update, prepared at the beginning; empty with several slices."""
     few: _Few | None = None
     computed: list[tuple[int, Tensor, Computed]] = field(default_factory=list)
-    """The slices that this rank computed: which, the samples of their rows, and what came of them."""
+    """The slices that this rank computed: which, the samples of their rows, and what came of
+    them."""
 
     def go_on(self) -> None:
         """To the update after the next one."""
