@@ -96,11 +96,11 @@ KNOWN_SPLITS: Mapping[float, Mapping[str, Sequence[float]]] = {
         "pass_fail": (3.0, 1.0, 1.0, 1.0),
     },
 }
-"""By r and rewards, for s 2, over the four rivals."""
+"""The ratios over the four rivals by r and rewards, for s 2."""
 KNOWN_POOLS = {1: 3.1, 2: 4.4, 4: 5.7, 8: 6.7}
-"""By s, for r 0.47 on OCR, over the reserved GPUs alone."""
+"""The ratios over the reserved GPUs alone by s, for r 0.47 on OCR."""
 KNOWN_BOTH = {0.08: (7.6, 12.6, 22.7), 0.47: (4.6, 7.7, 13.8), 1.0: (3.9, 6.5, 11.6)}
-"""By r, for s 2, 4 and 8 on OCR."""
+"""The ratios for s 2, 4 and 8 on OCR, by r."""
 KNOWN_CHEAP = {
     (0.47, 4, 0.9): 5.4,
     (0.47, 8, 0.85): 5.7,
@@ -109,7 +109,7 @@ KNOWN_CHEAP = {
     (3.4, 8, 0.85): 5.3,
     (3.4, 4, 0.9): 4.4,
 }
-"""By r, how many times cheaper a preview is, and its agreement; for s 2 on OCR."""
+"""The ratios for s 2 on OCR, by r, how many times cheaper a preview is, and its agreement."""
 LINKS = ((0, 10), (0.4, 10), (1.7, 10), (0.4, 1), (1.7, 1), (41, 100))
 """Gigabytes of a gradient, and of weights, and Gbit/s."""
 

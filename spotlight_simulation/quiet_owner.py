@@ -36,6 +36,10 @@ class QuietOwner:
         """Delete it."""
         self._store.delete(bundle.key)
 
+    def has(self, bundle: BundleOffer) -> bool:
+        """Nobody else keeps any."""
+        return True
+
     def event(self, event: RunEvent) -> None:
         """Nobody writes it down."""
 

@@ -268,6 +268,21 @@ class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_r
     """Previews promise a gain in spread; the share of it that the samples had."""
 
 
+class PreviewsMisled(RunEvent, frozen=True, kw_only=True, tag="previews_misled"):
+    """Previews of few steps have foretold too little of the samples that were finished with the
+    same weights, so they take all steps, and are themselves trained on."""
+
+    iteration: int
+    """The iteration whose seeds are explored."""
+    agreement: float
+    """Spearman's rank correlation of the rewards of previews and of finished samples, by Kendall's
+    tau of probes."""
+    least: float
+    """The rank correlation from which on previews of few steps are made."""
+    pairs: float
+    """Number of pairs of probes behind `agreement`; older ones count less."""
+
+
 class SamplesOutdated(RunEvent, frozen=True, kw_only=True, tag="samples_outdated"):
     """Newer weights were published before the samples of an iteration were there, so these can
     never be made. This must not happen."""

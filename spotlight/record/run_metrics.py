@@ -49,8 +49,12 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     samples: int = 0
     """Number of samples that were trained on."""
     samples_reused: int = 0
-    """How many of these were previews, made with the weights of the iteration before, or with
-    `exploration.weights: fresh` with those of the iteration."""
+    """How many of these were there before the rollout began: previews, or seeds that were finished,
+    made with the weights of the iteration before, or with `exploration.weights: fresh` with those
+    of the iteration."""
+    samples_finished: int = 0
+    """How many of these were chosen by previews of fewer steps and then denoised in full with the
+    same weights, while the iteration before was trained."""
     samples_restored: int = 0
     """How many of these were made before a restart of the coordinator, and are not in
     `rollout_s`."""
@@ -84,8 +88,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     loss: float | None = None
     """Mean loss of the update."""
     drift: float | None = None
-    """Mean squared change of the velocity in the update, divided by its mean square; with
-    `exploration.reuse` only."""
+    """Mean squared change of the velocity in the update, divided by its mean square; where samples
+    may be one iteration old only."""
     reuse_weight: float | None = None
     """How much a sample's noisy step counts on average, by how probable the newest weights find it;
     1 where they made it themselves. It is there with `exploration.reuse` and Flow-GRPO or

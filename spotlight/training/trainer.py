@@ -81,10 +81,10 @@ class _Begun:
     """Whether the iteration ends with these updates."""
     next_slice: int = 0
     ahead: deque[Prepared] = field(default_factory=deque)
-    """With a single slice: that of every update, of the whole batch."""
+    """The only slice of every update, prepared at the beginning; empty with several slices."""
     few: _Few | None = None
     computed: list[tuple[int, Tensor, Computed]] = field(default_factory=list)
-    """Of the slices that this rank computed: which, the samples of their rows, and what came of
+    """The slices that this rank computed: which, the samples of their rows, and what came of
     them."""
 
     def go_on(self) -> None:
@@ -216,8 +216,9 @@ class Trainer:
         self._begun = None
         if updates.start == 0:
             self._reports = []
-            later = not is_last or (training.slices > 1 and len(hands) > 1)
-            self._began = self._weights.values.clone() if later and self._old is None else None
+            is_needed = self._loss.uses_old_policy and training.slices > 1 and len(hands) > 1
+            keeps = self._old is None and (is_needed or not is_last)
+            self._began = self._weights.values.clone() if keeps else None
         else:
             kept = self._began if self._old is None else self._old
             assert kept is not None, "the first updates of the iteration came before these"

@@ -24,6 +24,7 @@ from spotlight.actors.protocol.door import (
     TokenMade,
 )
 from spotlight.actors.protocol.down import (
+    DropBundles,
     Grant,
     NodePlan,
     NodeRefused,
@@ -114,7 +115,7 @@ _ROWS: tuple[_Row, ...] = (
     (("worker", "trainer"), (Introduce, Follow, CannotFollow)),
     (("trainer",), (TrainerReport,)),
     # The coordinator, to nodes, workers and trainers, and what it answers.
-    (("coordinator",), (NodePlan, NodeRefused)),
+    (("coordinator",), (NodePlan, DropBundles, NodeRefused)),
     (("coordinator",), (Grant, Revoke, Recall, Receipt)),
     (
         ("coordinator",),

@@ -201,6 +201,9 @@ class NodeReport(Message, frozen=True):
     there for other things before."""
     price: Price | None = None
     """What a GPU of it costs, if it was told."""
+    share: StoreEndpoint | None = None
+    """Its token lets the coordinator say who may leave and read samples and commits of the job in
+    the node's store; None for one that keeps none."""
 
 
 class HeldLease(Record, frozen=True):

@@ -140,10 +140,10 @@ class Member(Actor):
             self._model = await asyncio.wait_for(load, self._context.timings.worker.load_limit_s)
 
     def begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
-        """A new job, or another plan of the same, which may have another sink."""
-        sink = plan.membership.sink
+        """A new job, or another plan of the same, which may name other stores."""
+        sink, keeper = plan.membership.sink, plan.membership.keeper
         if self._job is not None and self._job.id == plan.job_id:
-            self._job.sink = sink
+            self._job.sink, self._job.keeper = sink, keeper
             return
         assert self._model is not None, "the model is loaded"
         fingerprint = same_model(plan.job_id, spec)
@@ -152,6 +152,7 @@ class Member(Actor):
             self._model,
             spec,
             sink,
+            keeper,
             fingerprint,
         )
         log.debug("job_begun", actor="member", job=plan.job_id)

@@ -100,7 +100,7 @@ class TorchTrainer:
             rank=order.rank,
             world=order.world,
             group=self._group,
-            reuse=job.exploration.reuse,
+            reuse=job.trains_on_older,
         )
         if state:
             files = StateFiles(state)

@@ -56,7 +56,7 @@ class Growth(Totals, frozen=True):
     looked: float = 0.0
     """The variances of random ones, times the difference of ln n that was looked through."""
     gained: float = 0.0
-    """By how much the variances of the best grew."""
+    """The growth of the variances of the best, summed over groups."""
 
 
 class ChoiceWorth(Record, frozen=True):

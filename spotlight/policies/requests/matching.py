@@ -66,7 +66,8 @@ class Leases:
 
     def __init__(self, first: int, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._next = first
+        self.next = first
+        """The number of the next one."""
         self.adopts_from = 0
         """The first lease of an earlier table that counts: those below are of weights that were
         trained again."""
@@ -89,15 +90,15 @@ class Leases:
 
     def may_adopt(self, number: int) -> bool:
         """Whether an earlier table may have granted it for what is wanted, and nobody has it."""
-        return self.adopts_from <= number < self._next and number not in self._by_number
+        return self.adopts_from <= number < self.next and number not in self._by_number
 
     def open(
         self, taker: Taker, rows: Iterable[Row], now: float, number: int | None = None
     ) -> Lease:
         """A new lease, or one that an earlier table granted."""
         if number is None:
-            number = self._next
-            self._next += 1
+            number = self.next
+            self.next += 1
         lease = Lease(number, taker.name, tuple(rows), now, now + self._lease_s)
         lease.is_denoised = all(row.is_denoised for row in lease.rows)
         self._by_number[number] = taker.leases[number] = lease
@@ -643,6 +644,10 @@ class Matching:
     def free_groups(self) -> int:
         """How many SP groups may be given requests to denoise now."""
         return len(self._pullers - self._computing)
+
+    def pullers(self) -> Iterator[Taker]:
+        """Those that lead them."""
+        return (self.takers[name] for name in sorted(self._pullers))
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""

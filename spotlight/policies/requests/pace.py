@@ -123,6 +123,14 @@ class Pace:
         return since + _SLOW * max(1, taker.load) * left * usual + 1.0
 
 
+def usual_batch_s(takers: Iterable[Taker], pace: Pace, settings: SamplingSettings) -> float | None:
+    """How many seconds denoising and scoring a batch takes these groups, in the median; None if
+    nothing is known of any."""
+    steps_s = [pace.step_s_of(taker, settings) for taker in takers]
+    known = [settings.steps * step_s for step_s in steps_s if step_s is not None]
+    return median(known) + pace.score_s if known else None
+
+
 class Arrival(NamedTuple):
     """So many requests will be done in so many seconds."""
 

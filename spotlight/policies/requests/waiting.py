@@ -70,8 +70,9 @@ class Phases:
         known = RequestId.parse(request_id)
         if known is None:
             return False
-        if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
-            return known.iteration > self._iteration
+        is_finished_ahead = known.kind == "rollout" and known.weights_version < known.iteration
+        if known.kind == "preview" or is_finished_ahead:
+            return known.iteration > self._iteration  # whose seeds are not chosen yet
         if known.kind in ("random", "gradient"):
             return False  # whoever asks for these does not wait for them
         if known.kind == "rollout" and known.iteration < self._iteration:

@@ -24,9 +24,10 @@ from spotlight.actors.protocol.gradients import (
     SliceOrder,
 )
 from spotlight.actors.protocol.trainer import TrainedIteration
+from spotlight.jobs import JobSpec
 from spotlight.policies.slice_times import SliceTimes
 from spotlight.policies.spot_time import GradientWork as GradientTimes
-from spotlight.policies.spot_time import SpotPlan, SpotWork, plan_spot_time
+from spotlight.policies.spot_time import Samples, SpotPlan, SpotWork, plan_spot_time
 from spotlight.record.run_events import GradientsGivenUp, OtherDevice, SpotTimePlanned
 from spotlight.types import BundleOffer, Pool, Request, Result, TrainingSample
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 _LEAST_S = 1e-6
-"""Of a preview, as far as a plan is concerned."""
+"""A plan counts on no preview that takes fewer seconds."""
 
 
 class _Update:
@@ -121,7 +122,7 @@ class GradientWork:
             training=self._spec.training,
             sampler=self._spec.sampler,
             seed=self._spec.seed,
-            reuse=self._spec.exploration.reuse,
+            reuse=self._spec.trains_on_older,
             window_start=self._window_start,
             share=msgspec.structs.replace(opened.share, slices=(its_slice,)),
             samples=tuple(self._samples[sample] for sample in its_slice.samples),
@@ -275,7 +276,7 @@ class GradientWork:
             idle_workers=max(0, workers - spot - len(ranks)),
             able_workers=len(able),
             samples=spec.samples_per_iteration,
-            samples_from="previews" if spec.trains_on_previews else "regenerated",
+            samples_from=_samples_from(spec),
             preview_s=max(preview_s / batch, _LEAST_S),
             finish_s=sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
@@ -303,3 +304,9 @@ class GradientWork:
             self._job.briefing.share_backlog()
             if is_first:
                 self._job.team.remind()  # the ranks lend their updates from now on
+
+
+def _samples_from(spec: JobSpec) -> Samples:
+    if spec.exploration.finish == "previous":
+        return "finished"
+    return "previews" if spec.trains_on_previews else "regenerated"

@@ -416,13 +416,15 @@ class JobRunner(Tenant):
             self.random_groups.finished(ended.of("random"))
             self.exploration.finished(ended.of("preview"))
             self.validations.finished(ended.of("evaluation"))
-            self.rollouts.finished(ended.of("rollout"), restored=ended.restored)
+            samples = self.exploration.samples_finished(ended.of("rollout"))
+            self.rollouts.finished(samples, restored=ended.restored)
         else:
             self.gradients.given_up(ended.of("gradient"), ended.reason)
             self.random_groups.given_up(ended.of("random"))
             self.exploration.given_up(ended.of("preview"), ended.reason)
             self.validations.given_up(ended.of("evaluation"), ended.reason)
-            self.rollouts.given_up(ended.of("rollout"), ended.reason)
+            rollouts = self.exploration.samples_given_up(ended.of("rollout"), ended.reason)
+            self.rollouts.given_up(rollouts, ended.reason)
 
     # --- what the machine says ---
 
@@ -503,7 +505,8 @@ class JobRunner(Tenant):
 
     def trained(self, iteration: int) -> None:
         """All ranks have trained on the iteration."""
-        if self.spec.exploration.budget == "fixed":
+        explores = self.spec.exploration
+        if explores.budget == "fixed" or explores.finish == "previous":
             self._bar()  # help to finish the exploration
         self._carry_out(self.machine.trained(iteration))
 

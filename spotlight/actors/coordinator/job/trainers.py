@@ -169,6 +169,7 @@ class Trainers:
                 job.run_task(self._inquire(self.machine.there[rank]))
             case say.KeepTrainers():
                 job.nodes.train_on(self.machine.names)
+                job.keepers.appoint(frozenset(rank.node for rank in self.machine.ranks))
                 trainers = SavedTrainers(self.machine.on_record, self.machine.last_recovery)
                 job.record.write(lambda: job.journal.save_trainers(trainers))
             case say.ReplaceOthers(term):

@@ -46,6 +46,7 @@ class Dispatcher(Actor):
         metadata: Mapping[str, str] = {},
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
+        self._owner = owner
         self._table = table
         self._tick_s = timings.tick_s
         self._journal = journal
@@ -81,7 +82,7 @@ class Dispatcher(Actor):
     async def on_commit(self, message: CommitSteps) -> Receipt | asyncio.Future[Receipt]:
         """Steps that need not be done again should the group be lost."""
         is_gradient = any(map(_is_gradient, message.requests))
-        if is_gradient or not _is_own(message, "commits", "samples"):
+        if is_gradient or not self._may_count(message, "commits", "samples"):
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
         return self.queue.receipt_after(
@@ -92,8 +93,8 @@ class Dispatcher(Actor):
     async def on_completed(self, message: Completed) -> Receipt | asyncio.Future[Receipt]:
         """A batch is denoised and scored, or a gradient is computed: its requests are finished."""
         is_gradient = all(map(_is_gradient, message.requests))
-        is_own = _is_own_gradient(message) if is_gradient else _is_own(message, "samples")
-        if not is_own:
+        counts = _is_own_gradient(message) if is_gradient else self._may_count(message, "samples")
+        if not counts:
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
         found = message if is_gradient else self._in_this_store(message)
@@ -113,6 +114,12 @@ class Dispatcher(Actor):
         """Others must do it."""
         who = message.worker, message.epoch, message.lease
         self.queue.carry_out(self._table.give_back(*who, self._now()))
+
+    def _may_count(self, message: CommitSteps | Completed, *places: str) -> bool:
+        """Whether a bundle is the worker's own, and where it says. Until something is submitted it
+        is not known who keeps bundles, and nothing counts."""
+        is_there = self._owner.has(message.bundle) or not self._table.has_begun
+        return is_there and _is_own(message, *places)
 
     def _in_this_store(self, message: DeliveryT) -> DeliveryT:
         """It may have been uploaded to an earlier coordinator."""

@@ -40,9 +40,10 @@ from spotlight.policies.requests.instructions import (
     RevokeLeases,
 )
 from spotlight.policies.requests.pace import Arrival
+from spotlight.policies.requests.rows import SavedRow
 from spotlight.policies.requests.table import RequestTable
 from spotlight.record.run_events import RunEvent
-from spotlight.types import BundleOffer, Request, RequestKind, Result
+from spotlight.types import BundleOffer, Request, RequestKind, Result, SamplingSettings
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +67,10 @@ class RequestsOwner(Protocol):
         """What the gradient is of that a request is for; None if it is revoked."""
 
     def discard(self, bundle: BundleOffer) -> None:
-        """Delete a bundle from the coordinator's store."""
+        """Have a bundle deleted, wherever it is."""
+
+    def has(self, bundle: BundleOffer) -> bool:
+        """Whether a bundle is in a store that is there."""
 
     def event(self, event: RunEvent) -> None:
         """Something happened: write it down."""
@@ -130,7 +134,15 @@ class RequestQueue:
     def _remember(self) -> None:
         if not self._remembers:  # only now is it settled from where the run goes on
             self._remembers = True
-            self._table.remember(self._journal.requests(), self._journal.adopts_from)
+            saved = self._journal.requests()
+            there = {key: row for key, row in saved.items() if self._is_there(row)}
+            if lost := len(saved) - len(there):
+                log.debug("bundles_lost", requests=lost)
+            self._table.remember(there, self._journal.adopts_from)
+
+    def _is_there(self, row: SavedRow) -> bool:
+        """Else its request is done again: what it left was lost with the node that kept it."""
+        return row.commit is None or self._owner.has(row.commit.bundle)
 
     def _with_metadata(self, request: Request) -> Request:
         metadata = self._metadata.get(request.prompt)
@@ -153,6 +165,11 @@ class RequestQueue:
     def arrivals(self, kind: RequestKind, iteration: int) -> tuple[Arrival, ...]:
         """When what is in work of a kind and an iteration will be done."""
         return self._table.arrivals(kind, iteration, self._now())
+
+    def batch_s(self, settings: SamplingSettings) -> float | None:
+        """How many seconds a batch takes the groups that may be given one now; None if nothing is
+        known of that."""
+        return self._table.batch_s(settings)
 
     def release(self, request_ids: Iterable[str]) -> None:
         """Nobody wants these any more, finished or not; what is in work is finished and told."""

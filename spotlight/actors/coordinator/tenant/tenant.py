@@ -23,6 +23,7 @@ from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.keepers import Keepers
 from spotlight.actors.coordinator.tenant.membership import NodeMembership
 from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.tenant.publications import Publications
@@ -159,6 +160,7 @@ class Tenant(Actor, ABC):
             table=self.table,
             profile=profile,
         )
+        self.keepers = Keepers(self)
         self.membership = NodeMembership(self)
         self.briefing = NodeBriefing(self)
 
@@ -325,7 +327,14 @@ class Tenant(Actor, ABC):
 
     def discard(self, bundle: BundleOffer) -> None:
         """Nobody needs what a worker has left."""
-        self.store.delete(bundle.key)
+        if bundle.keeper:
+            self.keepers.discard(bundle)
+        else:
+            self.store.delete(bundle.key)
+
+    def has(self, bundle: BundleOffer) -> bool:
+        """Whether what a worker has left is in a store that is there."""
+        return not bundle.keeper or self.keepers.has(bundle)
 
     def backlog_changed(self) -> None:
         """Another kind of work waits, or little of it."""
