@@ -54,7 +54,7 @@ class GradientWork:
     def __init__(self, job: JobRunner) -> None:
         self._job, self._spec = job, job.spec
         self._iteration = -1
-        """That of the updates."""
+        """The iteration that the updates are of."""
         self._samples: tuple[TrainingSample, ...] = ()
         """What the ranks train on now."""
         self._window_start = 0
