@@ -26,8 +26,8 @@ from spotlight.actors.protocol.trainer import (
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Listener, Trainer
 from spotlight.actors.worker.shared_model import SharedModel
-from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.threads import WorkerThreads
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SliceRefused, TransferFailed
@@ -77,9 +77,7 @@ async def settle() -> None:
     await asyncio.sleep(0.01)
 
 
-def take_all(
-    trainer: Trainer, message: Train, bundles: Mapping[str, bytes]
-) -> Mapping[str, float]:
+def take_all(trainer: Trainer, message: Train, bundles: Mapping[str, bytes]) -> Mapping[str, float]:
     """Have a trainer take all optimizer steps of an order, and compute every slice itself."""
     trainer.begin(message, bundles)
     while (share := trainer.update) is not None:
