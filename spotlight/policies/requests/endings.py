@@ -175,6 +175,8 @@ class Endings:
         )
         self._accounts.out.append(RecordEvent(lost))
         for row in poisonous:
+            if row.is_gradient:  # its rank computes it: nothing is lost
+                continue
             given_up = RequestGivenUp(request=row.request.id, prompt=row.request.prompt)
             self._accounts.out.append(RecordEvent(given_up))
         if poisonous:

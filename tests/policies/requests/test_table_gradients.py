@@ -7,7 +7,7 @@ import pytest
 from table_rig import LEASE_S, Rig, gradients, ids, request, requests
 
 from spotlight.policies.requests.instructions import DeleteBundle, Persist, RequestsFinished
-from spotlight.record.run_events import ResultsIgnored
+from spotlight.record.run_events import RequestGivenUp, ResultsIgnored
 
 
 def computing(rig: Rig, *workers: str, slices: int = 5) -> None:
@@ -202,6 +202,19 @@ def test_a_slice_that_fails_is_tried_again_then_given_up(rig: Rig) -> None:
     assert rig.given_up() == ids(gradients(1))
     assert rig.table.open("gradient") == 0
     assert rig.journal == {}
+
+
+def test_a_slice_with_which_every_node_was_lost_is_given_up_and_no_sample_is_missed(
+    rig: Rig,
+) -> None:
+    rig.compute("a", "b", "c")
+    rig.submit(*gradients(1))
+    for name in "abc":
+        rig.add(name, credits=1)
+        assert granted(rig, name) == [0]
+        rig.lose(name, ended=True)
+    assert rig.given_up() == ids(gradients(1))
+    assert rig.events(RequestGivenUp) == []
 
 
 def test_gradients_that_nobody_needs_any_more_are_revoked(rig: Rig) -> None:
