@@ -12,12 +12,14 @@ from spotlight.record.run_events import (
     CallbackTrouble,
     CheckpointSaved,
     ExplorationReduced,
+    GradientsGivenUp,
     GroupDropped,
     NodeJoined,
     NodeLost,
     NodeUnpriced,
     NoticeReceived,
     NoticeWithdrawn,
+    OtherDevice,
     PreviewsMisled,
     ResultsIgnored,
     RewardFell,
@@ -141,6 +143,12 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
             return "Results ignored", f"{worker}: the work had been taken back from it", False
         case ScorerFailed(worker=worker, request=request, error=error):
             return "Scorer failed", f"{worker or NONE}, request {request}: {error}", True
+        case GradientsGivenUp(count=slices, reason=reason):
+            what = f"{count(slices, 'slice')}, which the trainer ranks compute"
+            return "Gradients given up", f"{what}: {reason}", False
+        case OtherDevice(worker=worker, device=device, ranks=ranks):
+            what = f"{worker} has another device ({device}) than trainer ranks"
+            return "Computes no gradients", f"{what} ({', '.join(ranks)})", False
         case GroupDropped(iteration=iteration, prompt=prompt, reason=reason):
             return "Prompt group dropped", f"iteration {iteration}, {prompt}: {reason}", True
         case ExplorationReduced(iteration=iteration, share=share, tau=tau):

@@ -15,7 +15,7 @@ from town_kit import Town
 
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
 from spotlight.actors.protocol.users import CancelJob, PreemptNode
-from spotlight.record.run_events import DenoiseFailed
+from spotlight.record.run_events import DenoiseFailed, GradientsGivenUp, OtherDevice
 from spotlight.report.metrics import summarise
 from spotlight.report.run_reading import read_run
 
@@ -109,6 +109,18 @@ async def test_what_goes_wrong_again_and_again_is_a_line_once_in_a_while() -> No
             for error in ("no memory", "no disk"):
                 log.event(DenoiseFailed(worker=f"w/{worker}", requests=(), error=error))
     assert [line["error"] for line in logs] == ["no memory", "no disk"]
+
+
+async def test_operators_are_told_of_gradients_that_nobody_computes_and_why() -> None:
+    log = TenantLog("abc", "first", "operator")
+    with structlog.testing.capture_logs() as logs:
+        log.event(OtherDevice(worker="s/0", device="cuda B", ranks=("cuda A",)))
+        for number in range(100):
+            log.event(GradientsGivenUp(request=f"gradient/{number}", count=1, reason="it is gone"))
+    assert [(line["event"], line["log_level"]) for line in logs] == [
+        ("other_device", "warning"),
+        ("gradients_given_up", "warning"),
+    ]
 
 
 async def test_iterations_of_a_fast_job_do_not_fill_the_log(town: Town) -> None:

@@ -46,6 +46,8 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.WorkTakenBack: "warning",
     run_events.RequestGivenUp: "error",
     run_events.DenoiseFailed: "warning",
+    run_events.GradientsGivenUp: "warning",
+    run_events.OtherDevice: "warning",
     run_events.ScorerFailed: "warning",
     run_events.TrainersFound: "info",
     run_events.TrainersBuilt: "info",
@@ -59,6 +61,7 @@ tell."""
 _OFTEN = (
     run_events.CallbackTrouble,
     run_events.DenoiseFailed,
+    run_events.GradientsGivenUp,
     run_events.MirrorFailed,
     run_events.NodeMustWait,
     run_events.ScorerFailed,
