@@ -13,9 +13,9 @@ SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft", "pipeline"]
-RequestKind = Literal["preview", "rollout", "evaluation", "random"]
+RequestKind = Literal["preview", "rollout", "evaluation", "random", "gradient"]
 """A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
-seeds is worth."""
+seeds is worth. A `gradient` is that of a slice of an update: nothing is denoised for it."""
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]
@@ -193,6 +193,8 @@ class BundleOffer(Record, frozen=True):
     checksum: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     """CRC-32 of the bytes."""
     store: StoreEndpoint
+    keeper: Annotated[str, msgspec.Meta(pattern=rf"^({NAME_OF_NODE})?\Z")] = ""
+    """The reserved node that keeps it for the coordinator; empty for a bundle of another store."""
 
 
 class Commit(Record, frozen=True):
