@@ -59,7 +59,8 @@ class Finish:
     preview_batch_s: float
     """The same of a batch of previews."""
     best: int
-    """With how many previews an iteration teaches most per second if nothing else takes time."""
+    """The number of previews with which an iteration teaches most per second if nothing else takes
+    time."""
     pays: bool
     """Whether it teaches more then than without any, so that training waits for them."""
 
