@@ -71,6 +71,8 @@ class WorkSpec(Section, frozen=True, kw_only=True):
                 return (*self.rewards, *self.drawn_again)
             case "rollout" | "random":
                 return self.rewards
+            case "gradient":
+                return ()
 
 
 class JobSpec(Section, frozen=True, kw_only=True):

@@ -189,6 +189,41 @@ class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
     """Why the price that it says does not count; empty if it says none."""
 
 
+class GradientsGivenUp(RunEvent, frozen=True, kw_only=True, tag="gradients_given_up"):
+    """No worker could compute the gradients of some slices: the trainer ranks do it themselves."""
+
+    request: str
+    """The request of the first of them."""
+    count: int
+    """Number of slices."""
+    reason: str
+    """Why the last worker could not."""
+
+
+class SpotTimePlanned(RunEvent, frozen=True, kw_only=True, tag="spot_time_planned"):
+    """Another number of workers computes gradients while the ranks train, since that teaches more
+    per second by what was measured."""
+
+    iteration: int
+    """The iteration that is trained."""
+    gradient_workers: int
+    """Number of workers that compute gradients; the others preview."""
+    why: str
+    """What was compared."""
+
+
+class OtherDevice(RunEvent, frozen=True, kw_only=True, tag="other_device"):
+    """A worker computes on another kind of device than the trainer ranks: it gets no gradients, as
+    sums have other bits there. It still denoises. This is told once of each kind."""
+
+    worker: str
+    """The first worker with such a device."""
+    device: str
+    """The kind of its device."""
+    ranks: tuple[str, ...]
+    """The kinds on which the ranks compute; gradients are shared where these are all the same."""
+
+
 class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
     """All samples of an iteration have the same reward, so there is nothing to learn from them."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spotlight.policies.exploration.fidelity import ChoiceWorth
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Record
 

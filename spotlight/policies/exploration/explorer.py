@@ -27,9 +27,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spotlight.policies.exploration.choice_worth import choice_worth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.fidelity import (
-    choice_worth,
     contrast_at_random,
     contrast_of_any,
     draw_probes,
@@ -490,7 +490,7 @@ def outcome(
         reused=tuple(reused) if reuses else (),
         later=later,
         scale=tuple(scale) if any(groups) else (),
-        worth=choice_worth(rewards, settings.keep),
+        worth=choice_worth(rewards, settings.keep, _rng(settings, iteration, "worth")),
     )
 
 

@@ -13,13 +13,13 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import msgspec
 
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import ENOUGH, Agreement, ChoiceWorth
+from spotlight.policies.exploration.fidelity import ENOUGH, Agreement
 from spotlight.types import Request
 
 LEAST_AGREEMENT = 0.75
@@ -88,17 +88,19 @@ class Finish:
         return max(0.0, self.least - asked, in_time)
 
 
-def best_previews(kept: int, most: int, cost: float, worth: ChoiceWorth) -> tuple[int, bool]:
+def best_previews(
+    kept: int, most: int, cost: float, worth: Callable[[float], float]
+) -> tuple[int, bool]:
     """With how many previews an iteration teaches most per second if nothing else takes its time,
-    and whether that is more than without any.
+    and whether that is more than without any. Fewer than two for a sample are no choice.
 
     Args:
         kept: samples of an iteration.
         most: previews for each of them.
         cost: of finishing a sample, in previews.
-        worth: of a choice.
+        worth: how many times as much as a random sample one of so many teaches.
     """
-    rates = {n: worth.of(n) / (n + cost) for n in range(1, most + 1)}
+    rates = {n: worth(n) / (n + cost) for n in range(min(2, most), most + 1)}
     best = max(rates, key=rates.__getitem__)
     return best * kept, rates[best] > 1 / cost
 

@@ -10,10 +10,10 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.fidelity import (
     Agreement,
-    ChoiceWorth,
     Gain,
     Pair,
     agreement,
@@ -164,10 +164,18 @@ class ExplorationRecord:
             metrics.contrast_beside_random = metrics.contrast
             metrics.random_groups = latest.random_groups
         metrics.probe_tau = self.agreement.tau
+        self._tell_worth(metrics)
         metrics.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
         )
         self._evaluate_contrast(metrics)
+
+    def _tell_worth(self, metrics: IterationMetrics) -> None:
+        worth = self.worth
+        if self.latest.previews and worth.is_known:
+            curve, previews = worth.curve(), self.latest.previews / self._settings.samples
+            metrics.choice_worth = curve(previews)
+            metrics.choice_worth_doubled = curve(2 * previews)
 
     def _evaluate_contrast(self, metrics: IterationMetrics) -> None:
         latest, promised = self.latest, metrics.preview_group_std_mean

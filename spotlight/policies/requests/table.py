@@ -221,6 +221,11 @@ class RequestTable:
         self._matching.bar(names)
         return self._instructions(now)
 
+    def compute(self, names: Collection[str], now: float) -> list[Instruction]:
+        """These workers are given gradients alone; all others none."""
+        self._matching.compute(names)
+        return self._instructions(now)
+
     def report(self, name: str, epoch: int, report: Report, now: float) -> list[Instruction]:
         """The latest word of a group's leader on what it can take, and on what it holds: that
         renews its leases."""
@@ -346,14 +351,30 @@ class RequestTable:
         scarce = batches.bit_length() if batches < len(self._matching.takers) else None
         return scarce, self._matching.kinds_left()
 
+    @property
+    def pace(self) -> Pace:
+        """How fast groups work."""
+        return self._matching.pace
+
     def leader_of(self, name: str) -> Hashable:
         """Who speaks for a worker; None if it is not here any more."""
         taker = self._matching.takers.get(name)
         return None if taker is None else taker.leader
 
     @property
+    def next_lease(self) -> int:
+        """Above every lease that was granted."""
+        return self._matching.leases.next
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was submitted: only then is it known what else may come."""
+        return self._phases.begun
+
+    @property
     def free_groups(self) -> int:
-        """How many SP groups may be given requests now: their workers neither leave nor train."""
+        """How many SP groups may be given requests to denoise now: their workers neither leave nor
+        train, nor compute gradients."""
         return self._matching.free_groups
 
     @property

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, agreement
+from spotlight.policies.exploration.fidelity import Agreement, agreement
 from spotlight.policies.exploration.finishing import (
     LEAST_AGREEMENT,
     Finish,
@@ -25,7 +26,7 @@ from spotlight.types import Request, SamplingSettings
 SETTINGS = SamplingSettings(
     kind="ode", steps=8, height=32, width=64, noise_level=0.0, micro_batch=4
 )
-UNKNOWN = ChoiceWorth()
+UNKNOWN = ChoiceWorth().curve()
 
 
 def finish(**changes: Any) -> Finish:
@@ -97,9 +98,9 @@ def test_no_other_number_of_previews_teaches_more_per_second(cost: float) -> Non
     best, pays = best_previews(kept, most, cost, UNKNOWN)
 
     def rate(n: float) -> float:
-        return UNKNOWN.of(n) / (n + cost)
+        return UNKNOWN(n) / (n + cost)
 
-    assert all(rate(best / kept) >= rate(n) for n in range(1, most + 1))
+    assert all(rate(best / kept) >= rate(n) for n in range(2, most + 1))
     assert pays == (rate(best / kept) > 1 / cost)
 
 

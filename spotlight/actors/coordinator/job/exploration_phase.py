@@ -88,7 +88,7 @@ class ExplorationPhase:
                     self._explorer.scored,
                     self._job.requests.arrivals("preview", iteration),
                     self._job.phase.seconds,
-                    self._job.progress.exploration.worth,
+                    self._job.progress.exploration.worth.curve(),
                 )
         orders = self._explorer.stop(
             iteration,
@@ -206,7 +206,7 @@ class ExplorationPhase:
         if preview_batch_s > 0:
             cost = batch_s / preview_batch_s
         kept, most = spec.samples_per_iteration, spec.exploration.candidates
-        best, pays = best_previews(kept, most, cost, self._job.progress.exploration.worth)
+        best, pays = best_previews(kept, most, cost, self._job.progress.exploration.worth.curve())
         return Finish(
             requests=kept + spec.exploration.probes,
             micro_batch=spec.sampler.micro_batch,

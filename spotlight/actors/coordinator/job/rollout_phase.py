@@ -148,7 +148,7 @@ class RolloutPhase:
             bundles = self._job.journal.bundles(kind, used)
             self._job.requests.forget(kind, used)
             for bundle in bundles:
-                self._job.store.delete(bundle.key)
+                self._job.discard(bundle)
 
     def _must_stop(self, samples: Sequence[Result]) -> bool:
         """Whether there was nothing to learn from for too long; an event tells of each time."""
@@ -177,7 +177,7 @@ class RolloutPhase:
         self._job.record.write(lambda: self._job.journal.save_requests(dict.fromkeys(gone)))
         if not self._job.phase.over:
             for bundle in {result.bundle for result in results}:
-                self._job.store.delete(bundle.key)
+                self._job.discard(bundle)
 
     def _end_if_complete(self) -> None:
         if self._job.phase.name != "rollout" or not self.rollout.complete or self._job.phase.over:

@@ -269,6 +269,12 @@ def random_requests(
     )
 
 
+def gradient_request(job: JobSpec, iteration: int, group: int, number: int) -> Request:
+    """A slice of an update: the `group` says which, the seed how many updates were taken before."""
+    settings = rollout_settings(job, iteration)
+    return request_of("gradient", iteration, iteration, group, "", number, settings)
+
+
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
     """The validation of a weights version: every prompt with the same seeds each time."""
     settings = evaluation_settings(job)
