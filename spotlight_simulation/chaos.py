@@ -99,13 +99,14 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     budget = rng.choice(["fixed", "window"])
     reuses = seed % 3 == 1
     degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
+    finishes = seed % 6 == 2
     job = chaos_job(
         folder,
         exploration={
             "candidates": 2,
             "budget": budget,
             "reuse": reuses,
-            **(finishes_seeds(random.Random(f"{seed} finish")) if seed % 6 == 2 else {}),
+            **(finishes_seeds(random.Random(f"{seed} finish")) if finishes else {}),
             **(_POOLED if seed % 5 == 2 else {}),
         },
         checkpoint_every=rng.choice([1, 2]),
@@ -113,7 +114,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         ranks=ranks,
         sharded=ranks > 1 and seed % 2 == 0,
         updates=2 if reuses and budget == "window" else 1,  # such jobs train in two parts
-        slices=4 if seed % 2 else 1,
+        slices=4 if seed % 2 or (finishes and ranks == 1) else 1,
     )
     faults = all_faults(
         seed,

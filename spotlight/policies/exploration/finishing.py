@@ -76,15 +76,15 @@ class Finish:
             asked: previews so far, those in work included.
             in_work: those that are not there yet.
             left_s: seconds until training ends; infinite if that is not predicted.
-            groups: how many SP groups work.
+            groups: how many SP groups work; without any, nobody knows how long finishing takes.
         """
-        if left_s == math.inf:
+        if left_s == math.inf or not groups:
             return max(0, self.best - asked)
         at_once, in_time = self.micro_batch * groups, 0.0
-        if at_once:
-            left_s -= math.ceil(self.requests / at_once) * self.batch_s
+        left_s -= math.ceil(self.requests / at_once) * self.batch_s
+        if left_s > 0:
             rounds = left_s // self.preview_batch_s if self.preview_batch_s > 0 else math.inf
-            in_time = rounds * at_once - in_work if left_s > 0 else 0.0
+            in_time = rounds * at_once - in_work
         return max(0.0, self.least - asked, in_time)
 
 

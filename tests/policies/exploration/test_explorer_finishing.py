@@ -86,11 +86,13 @@ def test_without_time_for_previews_the_first_seeds_are_finished_at_once() -> Non
     assert [len(seeds) for seeds in expedition.explored.seeds] == [KEEP, KEEP]
 
 
-def test_without_workers_nothing_is_previewed_but_what_pays() -> None:
-    for pays, previews in ((False, 0), (True, SAMPLES)):
-        expedition = Expedition("window", groups=0)
-        expedition.start(window_s=100.0, finish=finish(pays=pays))
-        assert len(expedition.submitted) == previews
+def test_without_workers_previews_wait_for_the_next_to_join() -> None:
+    expedition = Expedition("window", groups=0)
+    expedition.start(window_s=100.0, finish=finish())
+    assert len(expedition.submitted) == SAMPLES
+    assert expedition.outcomes == []
+    expedition.stop()
+    assert expedition.explored.previews == 0
 
 
 def test_a_choice_is_made_when_all_candidates_are_previewed() -> None:

@@ -70,15 +70,18 @@ def test_previews_leave_the_time_that_finishing_needs() -> None:
 
 def test_fewer_groups_need_more_time_to_finish() -> None:
     plan = finish()
-    more = [plan.more_previews(0, 0, left_s=60.0, groups=groups) for groups in range(12)]
+    more = [plan.more_previews(0, 0, left_s=60.0, groups=groups) for groups in range(1, 12)]
     assert more == sorted(more)
     assert more[0] == 0
 
 
-def test_where_training_has_no_predicted_end_there_are_as_many_as_are_best() -> None:
-    assert finish().more_previews(0, 0, math.inf, groups=2) == 80
-    assert finish().more_previews(70, 8, math.inf, groups=2) == 10
-    assert finish().more_previews(90, 8, math.inf, groups=2) == 0
+@pytest.mark.parametrize(("left_s", "groups"), [(math.inf, 2), (60.0, 0)])
+def test_where_nobody_knows_how_much_time_there_is_there_are_as_many_as_are_best(
+    left_s: float, groups: int
+) -> None:
+    assert finish().more_previews(0, 0, left_s, groups) == 80
+    assert finish().more_previews(70, 8, left_s, groups) == 10
+    assert finish().more_previews(90, 8, left_s, groups) == 0
 
 
 def test_training_waits_for_previews_that_pay() -> None:
