@@ -78,7 +78,7 @@ class ViewMoney:
         self._work = self._work.plus(
             train_s=metrics.train_s or 0.0,
             samples=metrics.samples,
-            reused=metrics.samples_reused,
+            reused=metrics.samples_reused - metrics.samples_finished,  # which were rolled out
             previews=metrics.previews,
         )
 
