@@ -111,10 +111,15 @@ class ExplorationRecord:
         cheap ones are worth nothing, others are made in their place."""
         return 1.0 if self._settings.finishes else exploration_share(self.agreement, self.gain)
 
+    @property
+    def is_misled(self) -> bool:
+        """Whether cheap previews foretell too little, so that previews take all steps."""
+        return self._settings.finishes and mislead(self.agreement)
+
     def misled(self, iteration: int) -> PreviewsMisled | None:
         """The event that tells why previews take all steps for an iteration, if they do so since
         cheap ones foretell too little."""
-        if not (self._settings.finishes and mislead(self.agreement)):
+        if not self.is_misled:
             return None
         return PreviewsMisled(
             iteration=iteration,

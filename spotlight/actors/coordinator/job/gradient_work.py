@@ -222,6 +222,9 @@ class GradientWork:
             return None
         sample_s = job.table.pace.score_s + spec.sampler.steps * step_s
         preview_s = job.table.pace.score_s + spec.preview_steps * step_s
+        samples_from = _samples_from(spec)
+        if samples_from == "finished" and job.progress.exploration.is_misled:
+            samples_from, preview_s = "previews", sample_s
         batch = spec.sampler.micro_batch
         ranks = job.team.machine.ranks
         workers = sum(len(node.workers) for node in job.roster.nodes.values())
@@ -243,7 +246,7 @@ class GradientWork:
             idle_workers=max(0, workers - spot - len(ranks)),
             able_workers=len(able),
             samples=spec.samples_per_iteration,
-            samples_from=_samples_from(spec),
+            samples_from=samples_from,
             preview_s=max(preview_s / batch, _LEAST_S),
             finish_s=sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
