@@ -204,7 +204,7 @@ class SpotWork:
     """c(n): how many times as much a sample teaches that is one of n, of which the best are kept,
     as a random one. It does not fall, and c(1) is 1."""
     agreement: float = 1.0
-    """Rank correlation, from 0 to 1, of previews with the samples that come of them. It does not
+    """The correlation, from 0 to 1, of previews with the samples that come of them. It does not
     matter where previews are the samples."""
     iterations_without_spot: int = 0
     """How many iterations there was no spot worker, up to now."""

@@ -226,6 +226,7 @@ class GradientWork:
         if samples_from == "finished" and job.progress.exploration.is_misled:
             samples_from, preview_s = "previews", sample_s
         batch = spec.sampler.micro_batch
+        correlation = job.progress.exploration.agreement.correlation
         ranks = job.team.machine.ranks
         workers = sum(len(node.workers) for node in job.roster.nodes.values())
         spot = sum(len(node.workers) for node in job.roster.nodes.values() if node.pool == "spot")
@@ -251,7 +252,7 @@ class GradientWork:
             finish_s=sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
             gain=self._gain(),
-            agreement=max(0.0, min(1.0, job.progress.exploration.agreement.tau or 1.0)),
+            agreement=1.0 if correlation is None else max(0.0, correlation),
         )
 
     def _gain(self) -> Callable[[float], float]:
