@@ -53,13 +53,14 @@ as one of the same job that does. Measured on the OCR task, 24 instead of 16; on
 one it was 32 (`docs/results.md`)."""
 
 _ALIKE = 0.005
-"""Of plans that differ by less than this share the one with the fewest gradients on links."""
+"""Of plans that differ by less than this share, the one with the fewest gradient workers is taken,
+so that links carry no more than it is worth."""
 _CALM = 0.02
 """The share of what is taught per second that the same number of previews as before may cost."""
 _FINER = 1.04
 """The ratio of the numbers of previews that are tried."""
 _MOST_PREVIEWS = 256.0
-"""For each sample; what more are worth nobody knows."""
+"""Nobody knows what more previews for each sample are worth."""
 _HOPELESS = 0.9
 """A number of previews that teaches less than this share of the best one so far ends the search."""
 _ROUNDING = 1e-9
@@ -178,7 +179,7 @@ class SpotWork:
     """What there is to do in an iteration, what it takes, and who is there."""
 
     gradients: GradientWork
-    """Training."""
+    """What training takes, and who may help with it."""
     spot_workers: int
     """Spot workers that are there."""
     idle_workers: int = 0

@@ -281,6 +281,14 @@ def test_a_choice_by_previews_that_hardly_agree_with_samples_is_worth_less() -> 
     assert plan_spot_time(worse).previews < plan_spot_time(work).previews
 
 
+@pytest.mark.parametrize(("samples_from", "gain"), [("previews", 3.0), ("finished", 1.5)])
+def test_what_previews_promise_comes_true_by_the_square_of_their_agreement(
+    samples_from: Samples, gain: float
+) -> None:
+    work = replace(WORK, samples_from=samples_from, agreement=0.5, gain=lambda previews: 3.0)
+    assert work.taught(4) == gain
+
+
 def any_speed(work: SpotWork, workers: int, previews: float) -> float:
     """What is taught per second, from the GPU seconds of all that is to do."""
     gradients = work.gradients
