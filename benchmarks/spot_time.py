@@ -325,7 +325,7 @@ def _random_works(number: int) -> Iterator[SpotWork]:
             spot_workers=ranks * rng.randint(0, 8),
             idle_workers=rng.choice([0, 0, 2]),
             samples=rng.choice([16, 24, 48]),
-            samples_from=rng.choice(["previews", "finished", "regenerated"]),
+            samples_from=rng.choice(["previews", "finished", "regenerated", "fresh"]),
             preview_s=rng.uniform(0.5, 60),
             finish_s=rng.uniform(0, 60),
             evaluation_s=rng.choice([0.0, 100.0]),
@@ -361,7 +361,9 @@ def speed_of(work: SpotWork, workers: int, previews: float) -> float:
     if work.samples_from == "regenerated":
         fit = max(0.0, beside_s / (work.samples * work.preview_s))
         return work.taught(fit) / (training_s + work.samples * work.finish_s / gpus)
-    finish_s = work.finish_s if work.samples_from == "finished" else 0.0
+    finish_s = 0.0 if work.samples_from == "previews" else work.finish_s
+    if work.samples_from == "fresh":
+        beside_s = 0.0
     fit = (beside_s / work.samples - finish_s) / work.preview_s
     previews = max(previews, fit, 1.0)
     missing_s = work.samples * (previews * work.preview_s + finish_s) - beside_s

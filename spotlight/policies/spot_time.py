@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple
 
 MARGIN = 0.05
 """How much more another plan has to teach per second before it takes the place of the one before.
-Measured seconds differ by a tenth from one iteration to the next."""
+Measured seconds differ by some per cent from one iteration to the next."""
 EARLY = 0.8
 """Slices that were not granted before are granted when a gradient would come after this share of
 the time that a rank takes for all of its slices, not before: a link at the edge would have them
@@ -79,25 +79,27 @@ class GradientWork:
     rank_slice_s: float
     """Seconds of a slice on a rank."""
     worker_slice_s: float | None
-    """Seconds of a slice on another worker; None before any was measured: as on a rank."""
+    """Seconds of a slice on another worker; None before any was measured, and then it is taken
+    to be as fast as a rank."""
     gradient_bytes: int
     """Bytes of the gradient of a slice."""
     weights_bytes: int
     """Bytes that a worker fetches before its first slice of an update."""
     up_bytes_per_s: float | None
-    """What was measured from such a worker to the ranks; None before: as fast as the way down."""
+    """The speed that was measured from other workers to the ranks; None before, and then the way up
+    is taken to be as fast as the way down."""
     down_bytes_per_s: float | None
-    """What was measured from the ranks to such a worker; None before."""
+    """The speed that was measured at which one of several workers gets weights; None before."""
     rank_nodes: int = 1
-    """Nodes that ranks run on. All gradients that go to one share its link."""
+    """How many nodes ranks run on. All gradients that go to one share its link."""
     may_be_given_away: bool = True
     """Whether this job's gradients may be computed by others at all."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "ranks", "updates", "slices", "rank_nodes")
-        _check_seconds(self, "rank_slice_s", "worker_slice_s", above_zero=True)
-        _check_seconds(self, "gradient_bytes", "weights_bytes")
-        _check_seconds(self, "up_bytes_per_s", "down_bytes_per_s", above_zero=True)
+        _check_amounts(self, "rank_slice_s", "worker_slice_s", above_zero=True)
+        _check_amounts(self, "gradient_bytes", "weights_bytes")
+        _check_amounts(self, "up_bytes_per_s", "down_bytes_per_s", above_zero=True)
 
     @property
     def in_an_update(self) -> int:
@@ -168,10 +170,11 @@ class GradientWork:
         return math.inf if speed is None else self.gradient_bytes / speed
 
 
-Samples = Literal["previews", "finished", "regenerated"]
+Samples = Literal["previews", "finished", "regenerated", "fresh"]
 """What an iteration trains on: the chosen previews themselves; chosen seeds of cheap previews that
-are denoised in full beside training, with the weights of the previews; or chosen seeds that are
-denoised with the newest weights, which training waits for."""
+are denoised in full beside training, with the weights of the previews; chosen seeds that are
+denoised with the newest weights, which training waits for; or chosen previews of the newest
+weights, for which training waits as well, so that nothing is previewed beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,15 +189,15 @@ class SpotWork:
     """Reserved workers that are there and no ranks."""
     able_workers: int | None = None
     """How many of all these may compute gradients, since they are of the ranks' kind of device;
-    None: all."""
+    None if all may."""
     samples: int
     """Samples that an iteration trains on."""
     samples_from: Samples = "previews"
     preview_s: float
     """Seconds that a worker takes for a preview and its score."""
     finish_s: float = 0.0
-    """Seconds that a worker takes to denoise and score a chosen seed again; nothing where previews
-    are the samples."""
+    """Seconds that a worker takes to denoise and score a chosen seed again; 0 where previews are
+    the samples."""
     evaluation_s: float = 0.0
     """Seconds of one worker for the evaluations of an iteration, which go before its previews."""
     other_s: float = 0.0
@@ -211,9 +214,9 @@ class SpotWork:
 
     def __post_init__(self) -> None:
         _check_counts(self, "samples")
-        _check_seconds(self, "spot_workers", "idle_workers", "able_workers")
-        _check_seconds(self, "preview_s", above_zero=True)
-        _check_seconds(self, "finish_s", "evaluation_s", "other_s", "iterations_without_spot")
+        _check_amounts(self, "spot_workers", "idle_workers", "able_workers")
+        _check_amounts(self, "preview_s", above_zero=True)
+        _check_amounts(self, "finish_s", "evaluation_s", "other_s", "iterations_without_spot")
         if not 0 <= self.agreement <= 1:
             raise ValueError(f"agreement: expected a number from 0 to 1, not {self.agreement!r}")
 
@@ -321,9 +324,13 @@ class _Side:
         self.training_s = gradients.updates * gradients.update_s(workers) + work.other_s
         self._each_s = work.samples * work.preview_s
         beside_s = (work.workers - workers) * self.training_s - work.evaluation_s
-        if work.samples_from == "finished":
+        if work.samples_from == "fresh":
+            beside_s = 0.0
+        if work.samples_from in ("finished", "fresh"):
             beside_s -= work.samples * work.finish_s
         self._beside_s = beside_s
+        """Seconds of workers that are left for previews beside training; what is missing below 0,
+        for which training waits."""
         self.fit = max(beside_s, 0.0) / self._each_s
         """Previews for each sample that fit beside training."""
 
@@ -382,9 +389,8 @@ def _more(previews: float) -> Iterator[float]:
 def _without_spot(work: SpotWork) -> SettingsWithoutSpot | None:
     if work.spot_workers or work.iterations_without_spot < LONG:
         return None
-    if (
-        work.samples_from == "regenerated"
-    ):  # previews of fresh weights and all steps are the samples
+    if work.samples_from == "regenerated":
+        # Previews of the newest weights with all steps are the samples.
         work = replace(work, samples_from="previews", preview_s=work.finish_s or work.preview_s)
     side = _Side(work, 0)
     plain, most = side.share(1.0), math.ceil(side.best().previews)
@@ -427,9 +433,10 @@ def _why_none(gradients: GradientWork, alone_s: float, grants: bool) -> str:
     away_s = gradients.away_s()
     if away_s == math.inf:
         return "no link to a worker is measured yet"
+    again = f", and it is not below {EARLY:.0%} of that yet" if away_s <= alone_s else ""
     return (
         f"another worker's would be there after {away_s:.3g} s, where a rank has all of its own"
-        f" after {alone_s:.3g} s"
+        f" after {alone_s:.3g} s{again}"
     )
 
 
@@ -445,8 +452,7 @@ def _check_counts(owner: object, *names: str) -> None:
             raise ValueError(f"{name}: expected a whole number from 1 on, not {value!r}")
 
 
-def _check_seconds(owner: object, *names: str, above_zero: bool = False) -> None:
-    """Also of bytes, and of what there may be none of."""
+def _check_amounts(owner: object, *names: str, above_zero: bool = False) -> None:
     for name in names:
         value = getattr(owner, name)
         if value is None:

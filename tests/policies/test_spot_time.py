@@ -281,6 +281,15 @@ def test_a_choice_by_previews_that_hardly_agree_with_samples_is_worth_less() -> 
     assert plan_spot_time(worse).previews < plan_spot_time(work).previews
 
 
+def test_workers_that_preview_nothing_beside_training_compute_gradients() -> None:
+    fresh = replace(WORK, samples_from="fresh")
+    no_choice = replace(WORK, samples_from="regenerated", finish_s=9.4, gain=lambda previews: 1.0)
+    for work in (fresh, no_choice):
+        fastest = min(work.gradients.update_s(workers) for workers in range(work.workers + 1))
+        workers = plan_spot_time(work).gradient_workers
+        assert work.gradients.update_s(workers) == pytest.approx(fastest, rel=0.01)
+
+
 @pytest.mark.parametrize(("samples_from", "gain"), [("previews", 3.0), ("finished", 1.5)])
 def test_what_previews_promise_comes_true_by_the_square_of_their_agreement(
     samples_from: Samples, gain: float
@@ -301,6 +310,8 @@ def any_speed(work: SpotWork, workers: int, previews: float) -> float:
         return work.taught(fit) / (training_s + again_s / gpus)
     if work.samples_from == "previews":
         again_s = 0.0
+    if work.samples_from == "fresh":
+        beside_s = 0.0
     fit = (beside_s - again_s) / (work.samples * work.preview_s)
     previews = max(previews, fit, 1.0)
     missing_s = previews * work.samples * work.preview_s + again_s - beside_s
@@ -313,7 +324,7 @@ def any_speed(work: SpotWork, workers: int, previews: float) -> float:
     spot_workers=st.integers(0, 24),
     idle_workers=st.integers(0, 2),
     samples=st.sampled_from([16, 48]),
-    samples_from=st.sampled_from(["previews", "finished", "regenerated"]),
+    samples_from=st.sampled_from(["previews", "finished", "regenerated", "fresh"]),
     preview_s=st.floats(0.5, 60),
     finish_s=st.floats(0, 60),
     evaluation_s=st.sampled_from([0.0, 100.0]),
@@ -456,6 +467,7 @@ def test_slices_that_were_not_granted_are_granted_when_they_come_early() -> None
     assert not before.grants_slices
     assert plan_spot_time(edge).grants_slices
     assert not plan_spot_time(edge, before).grants_slices
+    assert "80%" in plan_spot_time(edge, before).why
     assert plan_spot_time(early, before).grants_slices
 
 
