@@ -330,6 +330,8 @@ def _random_works(number: int) -> Iterator[SpotWork]:
             finish_s=rng.uniform(0, 60),
             evaluation_s=rng.choice([0.0, 100.0]),
             other_s=rng.uniform(0, 10),
+            most_previews=rng.choice([math.inf, 6.0]),
+            may_wait=rng.random() < 0.7,
             gain=lambda n, slope=slope: 1 + slope * math.log(n),  # type: ignore[misc]
             agreement=rng.uniform(0.5, 1),
         )
@@ -357,17 +359,22 @@ def speed_of(work: SpotWork, workers: int, previews: float) -> float:
     gradients = work.gradients
     training_s = gradients.updates * gradients.update_s(workers) + work.other_s
     beside_s = (work.workers - workers) * training_s - work.evaluation_s
+    least, before_s, after_s = max(1.0, work.least_previews), 0.0, 0.0
+    match work.samples_from:
+        case "finished":
+            before_s = work.samples * work.finish_s
+        case "regenerated":
+            least, after_s = work.least_previews, work.samples * work.finish_s
+            beside_s = max(0.0, beside_s)
+        case "fresh":
+            beside_s, before_s = 0.0, work.samples * work.finish_s
+    each_s = work.samples * work.preview_s
+    fit = min((beside_s - before_s) / each_s, work.most_previews)
+    wanted = min(previews, work.most_previews) if work.may_wait else 0.0
+    previews = max(wanted, fit, least)
+    missing_s = max(0.0, previews * each_s + before_s - beside_s)
     gpus = work.workers + gradients.ranks
-    if work.samples_from == "regenerated":
-        fit = max(0.0, beside_s / (work.samples * work.preview_s))
-        return work.taught(fit) / (training_s + work.samples * work.finish_s / gpus)
-    finish_s = 0.0 if work.samples_from == "previews" else work.finish_s
-    if work.samples_from == "fresh":
-        beside_s = 0.0
-    fit = (beside_s / work.samples - finish_s) / work.preview_s
-    previews = max(previews, fit, 1.0)
-    missing_s = work.samples * (previews * work.preview_s + finish_s) - beside_s
-    return work.taught(previews) / (training_s + max(0.0, missing_s) / gpus)
+    return work.taught(previews) / (training_s + (missing_s + after_s) / gpus)
 
 
 def _changes(works: int) -> float:

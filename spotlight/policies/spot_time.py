@@ -203,6 +203,13 @@ class SpotWork:
     other_s: float = 0.0
     """Seconds of an iteration in which ranks neither compute gradients nor wait for samples:
     optimizer steps, and publications that training waits for."""
+    least_previews: float = 0.0
+    """How many previews for each sample are made in any case, and training waits for them. Where
+    samples are previews it is one at least."""
+    most_previews: float = math.inf
+    """How many previews for each sample the job makes at most."""
+    may_wait: bool = True
+    """Whether training waits for more than the least where that is worth it."""
     gain: Callable[[float], float]
     """c(n): how many times as much a sample teaches that is one of n, of which the best are kept,
     as a random one. It does not fall, and c(1) is 1."""
@@ -217,6 +224,10 @@ class SpotWork:
         _check_amounts(self, "spot_workers", "idle_workers", "able_workers")
         _check_amounts(self, "preview_s", above_zero=True)
         _check_amounts(self, "finish_s", "evaluation_s", "other_s", "iterations_without_spot")
+        _check_amounts(self, "least_previews")
+        if not self.most_previews >= self.least_previews:
+            least, most = self.least_previews, self.most_previews
+            raise ValueError(f"most_previews: expected {least} at least, not {most!r}")
         if not 0 <= self.agreement <= 1:
             raise ValueError(f"agreement: expected a number from 0 to 1, not {self.agreement!r}")
 
@@ -328,30 +339,31 @@ class _Side:
             beside_s = 0.0
         if work.samples_from in ("finished", "fresh"):
             beside_s -= work.samples * work.finish_s
+        if work.samples_from == "regenerated":
+            beside_s = max(beside_s, 0.0)
         self._beside_s = beside_s
         """Seconds of workers that are left for previews beside training; what is missing below 0,
         for which training waits."""
-        self.fit = max(beside_s, 0.0) / self._each_s
-        """Previews for each sample that fit beside training."""
+        self.fit = min(max(beside_s, 0.0) / self._each_s, work.most_previews)
+        """Previews for each sample that are made beside training."""
 
     def share(self, previews: float) -> _Share:
-        """With so many previews for each sample, or those that fit if they are more, or if training
-        does not wait for previews."""
-        work = self._work
+        """With so many previews for each sample, or those that are made anyway if they are more."""
+        work, least, after_s = self._work, 1.0, 0.0
         if work.samples_from == "regenerated":
-            previews, waiting_s = self.fit, work.samples * work.finish_s / self._gpus
-        else:
-            previews = max(previews, self.fit, 1.0)
-            waiting_s = max(previews * self._each_s - self._beside_s, 0.0) / self._gpus
-        iteration_s = self.training_s + waiting_s
+            least, after_s = 0.0, work.samples * work.finish_s
+        wanted = min(previews, work.most_previews) if work.may_wait else 0.0
+        previews = max(wanted, self.fit, work.least_previews, least)
+        missing_s = max(previews * self._each_s - self._beside_s, 0.0)
+        iteration_s = self.training_s + (missing_s + after_s) / self._gpus
         return _Share(self._workers, previews, iteration_s, work.taught(previews) / iteration_s)
 
     def best(self) -> _Share:
         """With the best number of previews."""
         best = self.share(0.0)
-        if self._work.samples_from == "regenerated":
+        if not self._work.may_wait:
             return best
-        for previews in _more(best.previews):
+        for previews in _between(best.previews, min(self._work.most_previews, _MOST_PREVIEWS)):
             share = self.share(previews)
             if share.speed > best.speed:
                 best = share
@@ -380,15 +392,17 @@ def _calm(as_before: _Side, wanted: _Share, previews: float) -> _Share:
     return same if same.speed >= (1 - _CALM) * best.speed else best
 
 
-def _more(previews: float) -> Iterator[float]:
-    while previews < _MOST_PREVIEWS:
-        previews *= _FINER
+def _between(least: float, most: float) -> Iterator[float]:
+    previews = max(least, 1.0)
+    while previews < most:
+        previews = min(previews * _FINER, most)
         yield previews
 
 
 def _without_spot(work: SpotWork) -> SettingsWithoutSpot | None:
     if work.spot_workers or work.iterations_without_spot < LONG:
         return None
+    work = replace(work, least_previews=0.0, most_previews=math.inf, may_wait=True)
     if work.samples_from == "regenerated":
         # Previews of the newest weights with all steps are the samples.
         work = replace(work, samples_from="previews", preview_s=work.finish_s or work.preview_s)
