@@ -8,6 +8,7 @@ turn comes, or has computed it itself by then. So nothing that is lost here cost
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -223,6 +224,8 @@ class GradientWork:
         sample_s = job.table.pace.score_s + spec.sampler.steps * step_s
         preview_s = job.table.pace.score_s + spec.preview_steps * step_s
         batch = spec.sampler.micro_batch
+        explores, is_fresh = spec.exploration.mode != "none", _samples_from(spec) == "fresh"
+        is_fixed = explores and spec.exploration.budget == "fixed"
         ranks = job.team.machine.ranks
         workers = sum(len(node.workers) for node in job.roster.nodes.values())
         spot = sum(len(node.workers) for node in job.roster.nodes.values() if node.pool == "spot")
@@ -245,10 +248,13 @@ class GradientWork:
             samples=spec.samples_per_iteration,
             samples_from=_samples_from(spec),
             preview_s=max(preview_s / batch, _LEAST_S),
-            finish_s=sample_s / batch,
+            finish_s=0.0 if is_fresh and spec.trains_on_previews else sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
+            least_previews=spec.exploration.candidates if is_fixed else 0,
+            most_previews=spec.exploration.candidates,
+            may_wait=False,
             gain=self._gain(),
-            agreement=max(0.0, min(1.0, job.progress.exploration.agreement.tau or 1.0)),
+            agreement=_correlation(job.progress.exploration.agreement.tau),
         )
 
     def _gain(self) -> Callable[[float], float]:
@@ -274,6 +280,17 @@ class GradientWork:
 
 
 def _samples_from(spec: JobSpec) -> Samples:
+    """What the iterations of a job train on."""
+    if spec.exploration.mode == "none":
+        return "regenerated"
+    if spec.exploration.weights == "fresh":
+        return "fresh"
     if spec.exploration.finish == "previous":
         return "finished"
     return "previews" if spec.trains_on_previews else "regenerated"
+
+
+def _correlation(tau: float | None) -> float:
+    """That of rewards of which Kendall's tau is so much, were they normal: sin(pi tau / 2); 1 while
+    it is not known."""
+    return 1.0 if tau is None else max(0.0, math.sin(math.pi / 2 * tau))
