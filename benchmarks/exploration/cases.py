@@ -71,8 +71,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     trial: str = ""
     """The name of settings to try, one of `TRIALS`."""
     previews: int = 0
-    """So many for each sample, as many for every prompt, whether training waits for them or not; 0:
-    as the rival has them."""
+    """The number of previews for each sample, the same for every prompt, whether training waits for
+    them or not; 0: as the rival has them."""
 
     @property
     def name(self) -> str:

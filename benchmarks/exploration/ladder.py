@@ -66,7 +66,7 @@ class Rung(msgspec.Struct, frozen=True):
 
     title: str
     cases: Callable[[str], Cases]
-    """By task; none: there are no runs."""
+    """The runs by task; a task without runs has none."""
     clock: Clock
     on_spot: bool = False
     """All of its GPUs are spot ones."""
@@ -149,7 +149,7 @@ LADDER: dict[str, Rung] = {
         "the same, five times the link's time", _chosen, by_pull(on_slower_link(elastic, 5.0))
     ),
 }
-"""By name, from the plainest on."""
+"""The rivals by name, from the plainest on."""
 
 
 OURS_OF_LADDER = (OURS_NOW, OURS_TRAINING, "spotlight-on-a-slow-link")

@@ -53,14 +53,14 @@ as one of the same job that does. Measured on the OCR task, 24 instead of 16; on
 one it was 32 (`docs/results.md`)."""
 
 _ALIKE = 0.005
-"""Of plans that differ by less than this share, the one with the fewest gradient workers is taken,
-so that links carry no more than it is worth."""
+"""Plans that differ by less than this share are as good; that with the fewest gradients on links
+is taken."""
 _CALM = 0.02
 """The share of what is taught per second that the same number of previews as before may cost."""
 _FINER = 1.04
 """The ratio of the numbers of previews that are tried."""
 _MOST_PREVIEWS = 256.0
-"""Nobody knows what more previews for each sample are worth."""
+"""The most previews for each sample that are tried; what more are worth nobody knows."""
 _HOPELESS = 0.9
 """A number of previews that teaches less than this share of the best one so far ends the search."""
 _ROUNDING = 1e-9

@@ -103,7 +103,7 @@ class Prepared:
 
     batch: TrainingBatch
     forwards: Forwards
-    """Of this batch."""
+    """The forward passes of this batch."""
     terms: Terms
     old: Passes
     reference: Passes

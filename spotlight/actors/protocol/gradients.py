@@ -17,7 +17,7 @@ from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
 
 MOST_SLICES = 64
-"""Into how many slices a rank's share of an update may be divided."""
+"""A rank's share of an update has so many slices at most."""
 GRADIENTS = "gradients"
 """The folder of gradients in the store of the node whose worker computed them."""
 
@@ -51,7 +51,7 @@ class SliceOrder(Record, frozen=True):
     samples: tuple[TrainingSample, ...]
     """The samples of the slice, in its order."""
     weights: BundleOffer
-    """See `OpenUpdate`."""
+    """Where the weights can be had that are trained."""
     reference: BundleOffer | None = None
 
     @property
@@ -88,7 +88,7 @@ class AddSlices(Message, frozen=True):
     the latest message counts."""
 
     number: int
-    """See `OpenUpdate.number`."""
+    """The number of the update, as `OpenUpdate` has it."""
     slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
 
 
@@ -105,7 +105,7 @@ class Brought(Message, frozen=True):
     copy: BundleOffer | None
     """None if it cannot be had."""
     problem: str = ""
-    """Why."""
+    """The reason why it cannot be had."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "problem", most=LONGEST_ERROR)

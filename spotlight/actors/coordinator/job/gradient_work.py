@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 _LEAST_S = 1e-6
-"""Of a preview, as far as a plan is concerned."""
+"""A plan counts on no preview that takes fewer seconds."""
 
 
 class _Update:
