@@ -97,20 +97,12 @@ KNOWN_SPLITS: Mapping[float, Mapping[str, Sequence[float]]] = {
         "pass_fail": (3.0, 1.0, 1.0, 1.0),
     },
 }
-<<<<<<< HEAD
 """What plans of previews alone are known to be worth, by r and rewards, over the four rivals, where
 s is 2."""
 KNOWN_POOLS = {1: 3.1, 2: 4.4, 4: 5.7, 8: 6.7}
 """The same by s, over the reserved GPUs alone, where r is 0.47, on OCR."""
 KNOWN_BOTH = {0.08: (7.6, 12.6, 22.7), 0.47: (4.6, 7.7, 13.8), 1.0: (3.9, 6.5, 11.6)}
 """What plans with gradients are known to be worth, by r, where s is 2, 4 and 8, on OCR."""
-=======
-"""The ratios over the four rivals by r and rewards, for s 2."""
-KNOWN_POOLS = {1: 3.1, 2: 4.4, 4: 5.7, 8: 6.7}
-"""The ratios over the reserved GPUs alone by s, for r 0.47 on OCR."""
-KNOWN_BOTH = {0.08: (7.6, 12.6, 22.7), 0.47: (4.6, 7.7, 13.8), 1.0: (3.9, 6.5, 11.6)}
-"""The ratios for s 2, 4 and 8 on OCR, by r."""
->>>>>>> core
 KNOWN_CHEAP = {
     (0.47, 4, 0.9): 5.4,
     (0.47, 8, 0.85): 5.7,
@@ -119,16 +111,10 @@ KNOWN_CHEAP = {
     (3.4, 8, 0.85): 5.3,
     (3.4, 4, 0.9): 4.4,
 }
-<<<<<<< HEAD
 """What cheap previews are known to be worth, by r, by how many times cheaper they are, and by their
 rank agreement, where s is 2, on OCR."""
 LINKS = ((0, 10), (400, 10), (1_700, 10), (400, 1), (1_700, 1), (41_000, 100))
 """Megabytes of a gradient, and of weights, and Gbit/s."""
-=======
-"""The ratios for s 2 on OCR, by r, how many times cheaper a preview is, and its agreement."""
-LINKS = ((0, 10), (0.4, 10), (1.7, 10), (0.4, 1), (1.7, 1), (41, 100))
-"""Gigabytes of a gradient, and of weights, and Gbit/s."""
->>>>>>> core
 
 
 def main() -> None:
