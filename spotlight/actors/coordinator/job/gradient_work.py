@@ -227,6 +227,7 @@ class GradientWork:
             samples_from, preview_s = "previews", sample_s
         batch = spec.sampler.micro_batch
         correlation = job.progress.exploration.agreement.correlation
+        is_fixed = spec.exploration.mode != "none" and spec.exploration.budget == "fixed"
         ranks = job.team.machine.ranks
         workers = sum(len(node.workers) for node in job.roster.nodes.values())
         spot = sum(len(node.workers) for node in job.roster.nodes.values() if node.pool == "spot")
@@ -249,8 +250,13 @@ class GradientWork:
             samples=spec.samples_per_iteration,
             samples_from=samples_from,
             preview_s=max(preview_s / batch, _LEAST_S),
-            finish_s=sample_s / batch,
+            finish_s=0.0
+            if samples_from == "fresh" and spec.trains_on_previews
+            else sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
+            least_previews=spec.exploration.candidates if is_fixed else 0,
+            most_previews=spec.exploration.candidates,
+            may_wait=False,
             gain=self._gain(),
             agreement=1.0 if correlation is None else max(0.0, correlation),
         )
@@ -278,6 +284,11 @@ class GradientWork:
 
 
 def _samples_from(spec: JobSpec) -> Samples:
+    """What the iterations of a job train on."""
+    if spec.exploration.mode == "none":
+        return "regenerated"
+    if spec.exploration.weights == "fresh":
+        return "fresh"
     if spec.exploration.finish == "previous":
         return "finished"
     return "previews" if spec.trains_on_previews else "regenerated"
