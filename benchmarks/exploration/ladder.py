@@ -36,6 +36,7 @@ from benchmarks.exploration.ratios import Arrival, arrival, estimate, speedup, s
 from benchmarks.exploration.rivals import (
     LADDER_TASKS,
     LONG,
+    LONG_STEPS,
     OURS,
     REFERENCE,
     RESERVED_GPUS,
@@ -117,6 +118,13 @@ def _chosen(task: str) -> Cases:
     return {2: msgspec.structs.replace(ours, profile="even-split"), 4: ours}
 
 
+def _cheap(task: str) -> Cases:
+    """Where samples have so many steps that a preview may have a quarter of them."""
+    if task != LONG:
+        return {}
+    return {4: Case(task=task, rival=OURS, seed=0, previews=4, cheap_steps=LONG_STEPS // 4)}
+
+
 OURS_NOW, OURS_TRAINING = "spotlight", "spotlight-that-trains"
 LADDER: dict[str, Rung] = {
     "reserved": Rung("the reserved GPUs alone", _not_chosen, in_turn, is_alone=True),
@@ -145,14 +153,21 @@ LADDER: dict[str, Rung] = {
     ),
     OURS_NOW: Rung("Spotlight, spot GPUs only explore", _chosen, by_pull(beside)),
     OURS_TRAINING: Rung("Spotlight, spot GPUs train, too", _chosen, by_pull(elastic)),
+    "spotlight-with-cheap-previews": Rung(
+        "the same, previews of a quarter of the steps, finished with the same weights",
+        _cheap,
+        by_pull(elastic),
+    ),
     "spotlight-on-a-slow-link": Rung(
-        "the same, five times the link's time", _chosen, by_pull(on_slower_link(elastic, 5.0))
+        "spot GPUs train, too, five times the link's time",
+        _chosen,
+        by_pull(on_slower_link(elastic, 5.0)),
     ),
 }
 """By name, from the plainest on."""
 
 
-OURS_OF_LADDER = (OURS_NOW, OURS_TRAINING, "spotlight-on-a-slow-link")
+OURS_OF_LADDER = tuple(name for name in LADDER if name.startswith(OURS))
 
 
 class Timed(msgspec.Struct, frozen=True):
