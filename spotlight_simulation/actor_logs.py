@@ -180,6 +180,9 @@ class ActorLogs:
             self._history.came_about("weights are trained again while a worker has a lease")
         self.acks.going_back(leases_from)
 
+    def _on_bundles_lost(self, requests: int) -> None:
+        self._history.came_about("samples were lost with the node that kept them")
+
     def _on_checkpoint_saved(self, completed: int, validated: tuple[int, ...]) -> None:
         self._history.add_of(
             current_tenant(), "checkpoint", completed=completed, validated=validated

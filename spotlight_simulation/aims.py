@@ -186,6 +186,22 @@ def _a_plan_comes_late(at: _Range) -> list[Fault]:
     return at.several(8, strike)
 
 
+def _who_keeps_samples_is_lost(at: _Range) -> list[Fault]:
+    """With samples that count already."""
+    return at.several(
+        3,
+        lambda at_s: [
+            Fault(
+                at_s,
+                "kill_node",
+                at.rng.choice(at.reserved),
+                lasts_s=at.between(0.5, 6.0),
+                message=at.rng.choice(("Completed", "Receipt", "Train")),
+            )
+        ],
+    )
+
+
 _OF_JOBS: tuple[_Aim, ...] = (
     _a_restart_just_after_a_receipt,
     _weights_trained_again_while_a_worker_is_out_of_reach,
@@ -200,6 +216,7 @@ _OF_JOBS: tuple[_Aim, ...] = (
     _trainers_are_lost_before_their_state_is_kept,
     _a_restart_as_trainers_report,
     _a_worker_is_out_of_reach_over_a_restart,
+    _who_keeps_samples_is_lost,
 )
 _OF_TRAINERS = (
     _trainers_are_out_of_reach_while_others_take_their_place,

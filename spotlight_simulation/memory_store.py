@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from msgspec import structs
 
 from spotlight.errors import TransferFailed
 from spotlight.transport.tensors.keys import is_below, within
+from spotlight.transport.tensors.shares import SharedFolders
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _LOOK_AGAIN_S = 0.25
@@ -97,7 +98,11 @@ class Stores:
         store = await self._reach(
             endpoint, f"put {key}", lambda store: store.lets_write(endpoint.token, key)
         )
-        return store.put(key, data)
+        offer = store.put(key, data)
+        if store.shared.may_write(endpoint.token, key):
+            read = structs.replace(offer.store, token=store.shared.read_token(key))
+            return structs.replace(offer, store=read)
+        return offer
 
     def opened(self, store: SimulatedStore) -> StoreEndpoint:
         """A store begins to serve; returns where."""
@@ -141,6 +146,7 @@ class SimulatedStore:
         """The tokens of those who may leave bundles, by their names and the folders that it is for.
         """
         self._issued = 0
+        self.shared = SharedFolders("", ())
 
     @property
     def endpoint(self) -> StoreEndpoint:
@@ -171,13 +177,31 @@ class SimulatedStore:
         for whose in [each for each in self._tokens if each[0] == owner]:
             del self._tokens[whose]
 
+    def share(self, *folders: str) -> StoreEndpoint:
+        """Drop what is in these folders, and let whoever gets this endpoint say who may read and
+        leave bundles there, and nobody whom the one before let in."""
+        for folder in (*self.shared.folders, *folders):
+            self.delete(folder)
+        self._issued += 1
+        self.shared = SharedFolders(f"{self.folder}/{self._issued}".replace(" ", "#"), folders)
+        return structs.replace(self.endpoint, token=self.shared.secret)
+
+    def revoke_shared(self, revoked: Mapping[str, int]) -> None:
+        """In shared folders, take nothing from these writers with a token of a lower number."""
+        self.shared.revoked = dict(revoked)
+
+    async def keys(self, *folders: str) -> list[str]:
+        """The bundles in these folders."""
+        return [key for key in self.disk.bundles if key.partition("/")[0] in folders]
+
     def lets_read(self, token: str, key: str) -> bool:
         """Whether this token is good for reading a bundle."""
-        return any(token == f"{self.token}/{prefix}" for prefix in within(key))
+        own = any(token == f"{self.token}/{prefix}" for prefix in within(key))
+        return own or self.shared.may_read(token, key)
 
     def lets_write(self, token: str, key: str) -> bool:
         """Whether this token is good for leaving a bundle."""
-        return any(
+        return self.shared.may_write(token, key) or any(
             token == good and (not folders or any(is_below(key, folder) for folder in folders))
             for (_, folders), good in self._tokens.items()
         )

@@ -113,6 +113,7 @@ class Depot:
         runner.spec, runner.store, runner.roster = self.spec, self.store, self.nodes.tenant
         runner.journal, runner.record = self.journal, self.record
         runner.rollouts = SimpleNamespace(release=self.used.append)
+        runner.keepers = SimpleNamespace(released=lambda: None)
         runner.saved, runner.exported = self.checkpointed.append, self._count_export
         self.states = runner.states = TrainingStates(runner)
         self.team = runner.team = Trainers(runner)

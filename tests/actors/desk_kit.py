@@ -62,6 +62,8 @@ class Desk:
         self.cluster = cluster
         self.path = path
         self.discarded: list[BundleOffer] = []
+        self.keepers = {""}
+        """Who keeps bundles; the empty name is that of the coordinator's store."""
         self.events: list[RunEvent] = []
         self.workers: dict[str, Recorder] = {}
         self.epochs: dict[str, int] = {}
@@ -102,6 +104,9 @@ class Desk:
 
     def discard(self, bundle: BundleOffer) -> None:
         self.discarded.append(bundle)
+
+    def has(self, bundle: BundleOffer) -> bool:
+        return bundle.keeper in self.keepers
 
     def event(self, event: RunEvent) -> None:
         self.events.append(event)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from plan_kit import Planner, ReportedTo, reported_to
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol.down import Grant, Membership
+from spotlight.actors.protocol.down import Grant, Keeper, Membership
 from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, ReturnLease
 from spotlight.actors.runtime import ActorRef, ActorSystem, Message
 from spotlight.actors.worker import torch_engine
@@ -106,8 +106,10 @@ class Worker:
         await self.prepare(self.store)
         await self.hold(weights)
 
-    async def prepare(self, sink: BundleStore, job_id: str = "job", **changes: Any) -> None:
-        membership = Membership(*[self.leader.ref] * 2, sink.writable_by("node"))
+    async def prepare(
+        self, sink: BundleStore, job_id: str = "job", keeper: Keeper | None = None, **changes: Any
+    ) -> None:
+        membership = Membership(*[self.leader.ref] * 2, sink.writable_by("node"), keeper)
         await self.ask(self.planner.prepare(membership, job_id, **changes))
 
     async def hold(self, weights: Tensors) -> None:

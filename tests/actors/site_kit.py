@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from job_kit import STORE, Recorder, job
 from msgspec.structs import replace
@@ -59,7 +59,14 @@ class Site:
         self.problem = ""
         self.notices_given = 0
 
-    async def open(self, cluster: Cluster, folder: Path, workers: int, report_s: float) -> None:
+    async def open(
+        self,
+        cluster: Cluster,
+        folder: Path,
+        workers: int,
+        report_s: float,
+        pool: Literal["reserved", "spot"] = "spot",
+    ) -> None:
         timings = Timings(node=NodeTimings(report_s=report_s))
         self.cluster = cluster
         await self.open_coordinator()
@@ -69,7 +76,7 @@ class Site:
         self.store = BundleStore(folder, token="token")
         await self.store.start()
         settings = NodeSettings(
-            "n", "spot", workers, "127.0.0.1", self.coordinator.ref.address, folder, 1
+            "n", pool, workers, "127.0.0.1", self.coordinator.ref.address, folder, 1
         )
         self.node = await self.system.spawn(
             lambda: NodeScheduler(

@@ -308,6 +308,7 @@ class Coordinator(Actor):
         """A node was shown out: it leaves nothing more in the store, and fetches nothing."""
         for tenant in self._tenants.values():
             tenant.store.revoke(name)
+            tenant.keepers.shut_out(name)
 
     # --- submissions ---
 

@@ -20,6 +20,7 @@ from spotlight.actors.protocol.down import (
     CheckpointSource,
     Demand,
     JobPlan,
+    Keeping,
     Membership,
     NodePlan,
     NodeRefused,
@@ -267,6 +268,11 @@ class TenantFleet:
         """Where a node takes the checkpoint of the job from."""
         if (job := self._task(node).job) is not None:
             self._assign(node, job=msgspec.structs.replace(job, checkpoint=source))
+
+    def keep_bundles(self, node: str, keeping: Keeping | None) -> None:
+        """What a node is to know of the samples and commits that it keeps."""
+        if (job := self._task(node).job) is not None:
+            self._assign(node, job=msgspec.structs.replace(job, keeping=keeping))
 
     def keep(self, versions: Iterable[int]) -> None:
         """Which weights versions nodes may still need."""

@@ -1,7 +1,8 @@
 """The node scheduler: starts and watches the workers of one machine, plans their SP groups, and
 keeps the node's copy of the weights and of the checkpoint.
 
-Messages in: WorkerUp, WorkerReport (workers); NodePlan (coordinator); Down (coordinator gone).
+Messages in: WorkerUp, WorkerReport (workers); NodePlan (coordinator); DropBundles (job runner);
+Down (coordinator gone).
 Messages out: NodeReport (coordinator); WorkerPlan (workers).
 
 Workers outlive jobs and coordinators: a node whose coordinator is gone keeps its workers warm and
@@ -32,7 +33,9 @@ from spotlight.actors.node.accelerators import environment_of, problem_of
 from spotlight.actors.node.checkpoint_files import CheckpointFiles
 from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.enrolment import Enrolment
+from spotlight.actors.node.kept_bundles import KeptBundles
 from spotlight.actors.node.leaving import Leaving
+from spotlight.actors.node.lent_copies import LentCopies
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
@@ -40,7 +43,8 @@ from spotlight.actors.node.worker_lives import WorkerLives
 from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol.artifacts import LEFT_BY_TRAINERS
 from spotlight.actors.protocol.door import Role
-from spotlight.actors.protocol.down import GroupPlan, JobPlan, NodePlan
+from spotlight.actors.protocol.down import DropBundles, GroupPlan, JobPlan, NodePlan
+from spotlight.actors.protocol.gradients import GRADIENTS, Bring, Brought
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
@@ -134,7 +138,9 @@ class NodeScheduler(Actor):
         self._job: JobPlan | None = None
         """The job of the latest plan, with its spec."""
         self._weights = WeightsCopies(self, store, timings.weights)
+        self._lent = LentCopies(self, store, timings.weights)
         self._checkpoint = CheckpointFiles(self, store, timings)
+        self._kept = KeptBundles(self, store)
         self._grouping = Grouping(self, settings.name, timings.node)
         self._plans = WorkerPlans(self)
         self._link = CoordinatorLink(self, settings.coordinator, enrolment, timings.node)
@@ -177,9 +183,15 @@ class NodeScheduler(Actor):
             return False
         return self.sender == refs.leader
 
+    def _from_its_member(self, message: Bring) -> bool:
+        return any(self.sender == refs.member for refs in self._workers.values())
+
     def _from_coordinator(self, message: NodePlan) -> bool:
         known = self._link.coordinator
         return known is not None and self.sender == known
+
+    def _from_runner(self, message: DropBundles) -> bool:
+        return self._job is not None and self.sender == self._job.membership.runner
 
     # --- workers and jobs ---
 
@@ -223,7 +235,10 @@ class NodeScheduler(Actor):
                 return  # it is told again with its spec
             self._grouping.end_job()
             self._weights.begin(job.job_id)
+            self._lent.forget_all()
             self._checkpoint.begin(job.spec.model.checkpoint)
+            if self._settings.pool == "reserved":
+                self._kept.begin()
             log.debug("job_begun", actor="node", job=job.job_id)
         elif job.spec is None:
             job = msgspec.structs.replace(job, spec=known.spec)
@@ -232,9 +247,15 @@ class NodeScheduler(Actor):
         self._lives.follow_job(job)
         self._weights.follow(job.weights, job.versions)
         self._checkpoint.follow(job.checkpoint)
+        self._kept.follow(job.keeping)
         self._tell_workers_job()
         if is_another:
             self._link.report()
+
+    @handles(DropBundles, only=_from_runner)
+    async def on_drop(self, message: DropBundles) -> None:
+        """Nobody needs these samples and commits."""
+        self._kept.drop(message.keys)
 
     def files_changed(self) -> None:
         """A version, or the checkpoint, has come, or could not be had."""
@@ -246,6 +267,11 @@ class NodeScheduler(Actor):
         if job is not None:
             job = msgspec.structs.replace(job, weights=self._weights.held, checkpoint=None)
         self._plans.set_job(job)
+
+    @handles(Bring, only=_from_its_member)
+    async def on_bring(self, message: Bring) -> asyncio.Future[Brought]:
+        """Weights that a rank has lent."""
+        return self._lent.bring(message.bundle)
 
     @handles(WorkerReport, only=_from_its_leader)
     async def on_report(self, message: WorkerReport) -> None:
@@ -261,7 +287,9 @@ class NodeScheduler(Actor):
             self._lives.follow_job(None)
             self._tell_workers_job()
             self._weights.begin("")
+            self._lent.forget_all()
             self._checkpoint.begin("")
+            self._kept.end()
             self._worked.work_for("", self._now())
             self._link.report()
 
@@ -336,11 +364,17 @@ class NodeScheduler(Actor):
             times=self._worked.told(now),
             machine_s=self._settings.machine_s,
             price=self._settings.price,
+            share=self._kept.share,
         )
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+    @property
+    def own_store(self) -> StoreEndpoint:
+        """Where its own workers leave gradients."""
+        return self._store.writable_by(self._settings.name, GRADIENTS)
 
     @property
     def _sink(self) -> StoreEndpoint:

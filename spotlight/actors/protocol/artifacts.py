@@ -1,13 +1,32 @@
-"""Where workers leave things: in the store of a run each below its node's own folders alone, and in
-that of a node the trainers."""
+"""Where workers leave things: in the store of a run, and of a node that keeps samples for it, each
+below its node's own folders alone; in the store of their own node the trainers."""
 
 from __future__ import annotations
+
+import re
 
 from spotlight.actors.protocol.trainer import STATE
 from spotlight.types import Result
 
 LEFT_BY_TRAINERS = ("weights", STATE)
 """The folders of the store of a node that trains in which trainers leave things."""
+
+
+KEPT = ("samples", "commits")
+"""The folders that a node keeps for a job, below which every node has one of its own."""
+
+
+def bundle_key(worker: str, epoch: int, lease: int, step: int | None) -> str:
+    """Where a worker process leaves a sample that it made under a lease, or a commit of a step."""
+    stem = f"{worker}/{epoch}-{lease}"
+    return f"samples/{stem}" if step is None else f"commits/{stem}-{step}"
+
+
+def lease_of(key: str) -> int:
+    """The lease under which a sample or commit was made; -1 if it has no such key."""
+    _, _, rest = key.rpartition("/")[2].partition("-")
+    lease = rest.partition("-")[0]
+    return int(lease) if re.fullmatch("[0-9]{1,18}", lease) else -1
 
 
 def own_folders(node: str) -> tuple[str, ...]:

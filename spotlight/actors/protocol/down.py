@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import WorkSpec
 from spotlight.jobs.hub_names import HubFile
@@ -19,6 +20,7 @@ from spotlight.transport.control import Message
 from spotlight.types import (
     BundleOffer,
     Commit,
+    NodeName,
     Record,
     Request,
     RequestKind,
@@ -28,18 +30,40 @@ from spotlight.types import (
 
 MOST_HUB_FILES = 1024
 """Most files of a checkpoint."""
+MOST_DROPPED = 1024
+"""Most bundles that one message drops."""
 NoticeSeconds = Annotated[float, msgspec.Meta(ge=0, le=LONGEST_NOTICE_S)]
 """Seconds from a notice until the node is taken: a clock is set by it."""
 
 
+class Keeper(Record, frozen=True):
+    """A reserved node in whose store a node's workers leave samples and commits."""
+
+    node: NodeName
+    store: StoreEndpoint
+    """Where they are left, with a token for this node's folders alone."""
+
+
 class Membership(Record, frozen=True):
-    """The actors of a job: its runner, the dispatcher that workers pull from, and the store for
+    """The actors of a job: its runner, the dispatcher that workers pull from, and the stores for
     results."""
 
     runner: ActorRef
     """Whom trainer ranks obey, and who hears what workers do."""
     dispatcher: ActorRef
     sink: StoreEndpoint
+    """The coordinator's store: pictures are left there, and whatever the keeper does not take."""
+    keeper: Keeper | None = None
+    """Samples and commits are left there first; None: in the coordinator's store."""
+
+
+class Keeping(Record, frozen=True):
+    """What a node that keeps samples and commits is to know of them."""
+
+    leases_from: int = 0
+    """Nobody needs any more what was made under an earlier lease."""
+    revoked: dict[NodeName, int] = msgspec.field(default_factory=dict)
+    """Nodes that were shown out, each with the number from which on its tokens are good."""
 
 
 class WeightsOffer(Record, frozen=True):
@@ -105,6 +129,8 @@ class JobPlan(Record, frozen=True):
     node downloads it, or feeds others."""
     spec: WorkSpec | None = None
     """Left out for those who report to have it."""
+    keeping: Keeping | None = None
+    """What a node that keeps samples and commits is to know of them; None for any other."""
 
 
 class Seat(Record, frozen=True):
@@ -142,6 +168,8 @@ class WorkerPlan(Message, frozen=True):
     stop_in_s: float | None = None
     """The node will be taken: commit now, go on, and stop so many seconds from now, with everything
     committed and given back. None: no notice stands."""
+    store: StoreEndpoint | None = None
+    """The store of the node, where its own workers leave gradients for trainer ranks to fetch."""
 
 
 class DemandClass(Record, frozen=True):
@@ -222,6 +250,13 @@ class NodePlan(Message, frozen=True):
     for another job, or for none; then it comes back. None: it need not."""
 
 
+class DropBundles(Message, frozen=True):
+    """Job runner to a node that keeps samples and commits: nobody needs these. One that is lost
+    costs room until `Keeping.leases_from` is above."""
+
+    keys: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_DROPPED)]
+
+
 class NodeRefused(Message, frozen=True):
     """The coordinator's answer to a node that cannot join, and why."""
 
@@ -243,6 +278,9 @@ class Grant(Message, frozen=True):
     """Where to go on, for each request; None from its first step."""
     commit_every: int
     """Commit after so many steps; 0 only when told to."""
+    slice: SliceOrder | None = None
+    """What a gradient is of, where it is granted: then there is one request, and nothing is
+    denoised."""
 
 
 class Revoke(Message, frozen=True):

@@ -7,7 +7,7 @@ takes it over only scores it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import mul
@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from spotlight.actors.protocol.artifacts import image_key_of, thumbnail_key_of
+from spotlight.actors.protocol.artifacts import bundle_key, image_key_of, thumbnail_key_of
 from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.protocol.down import Grant
 from spotlight.actors.protocol.up import CommitSteps, Completed, ReturnLease
@@ -39,6 +39,7 @@ STATES: dict[RequestKind, WorkerState] = {
     "preview": "explore",
     "random": "explore",
     "evaluation": "evaluate",
+    "gradient": "train",
 }
 
 
@@ -312,16 +313,37 @@ class BatchWork:
         data = await self._context.on_packer(
             lambda: self._engine.pack(origin, batch.message.requests, progress)
         )
-        bundle = await self._upload(job, batch, self._key(batch, progress.step), data)
+        bundle = await self._leave(job, batch, self._key(batch, progress.step), data)
         shared_s = loop.time() - began if job.model.shares_processor else 0.0
         return bundle, taken.cost_s + shared_s
 
+    async def _leave(self, job: MemberJob, batch: Batch, key: str, data: bytes) -> BundleOffer:
+        """Leave a sample or a commit with the job's keeper, or else in its sink, whichever these
+        are by then. Raises `TransferFailed`, and `Unwanted`."""
+
+        async def attempt() -> BundleOffer:
+            keeper = job.keeper
+            if keeper is not None:
+                try:
+                    bundle = await self._engine.upload(keeper.store, key, data)
+                    return msgspec.structs.replace(bundle, keeper=keeper.node)
+                except TransferFailed as error:
+                    log.info("not_kept", key=key, keeper=keeper.node, reason=str(error))
+            return await self._engine.upload(job.sink, key, data)
+
+        return await self._until_left(batch, key, attempt)
+
     async def _upload(self, job: MemberJob, batch: Batch, key: str, data: bytes) -> BundleOffer:
-        """Leave something in the job's sink, whichever that is by then; a coordinator may be away
-        for a while. Raises `TransferFailed`, and `Unwanted`.
-        """
+        """Leave something in the job's sink, whichever that is by then. Raises `TransferFailed`,
+        and `Unwanted`."""
+        return await self._until_left(batch, key, lambda: self._engine.upload(job.sink, key, data))
+
+    async def _until_left(
+        self, batch: Batch, key: str, attempt: Callable[[], Awaitable[BundleOffer]]
+    ) -> BundleOffer:
+        """A coordinator may be away for a while."""
         return await until_transferred(
-            lambda: self._engine.upload(job.sink, key, data),
+            attempt,
             key,
             require_wanted=lambda: self._batches.require_wanted(batch),
             timings=self._context.timings.delivery,
@@ -338,8 +360,8 @@ class BatchWork:
 
     def _key(self, batch: Batch, step: int) -> str:
         """Of the bundle with the batch's progress after so many steps."""
-        stem = f"{self._context.name}/{self._context.epoch}-{batch.message.lease}"
-        return f"samples/{stem}" if step == batch.steps else f"commits/{stem}-{step}"
+        made_by = self._context.name, self._context.epoch, batch.message.lease
+        return bundle_key(*made_by, None if step == batch.steps else step)
 
     def _returned(self, batch: Batch) -> ReturnLease:
         return returned(self._context.name, self._context.epoch, batch)

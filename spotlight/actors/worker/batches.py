@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.down import Grant, Keeper
 from spotlight.actors.protocol.up import ReturnLease
 from spotlight.actors.runtime import ActorRef
 from spotlight.actors.runtime.bounded_set import BoundedSet
@@ -30,6 +30,8 @@ class MemberJob:
     work: WorkSpec
     sink: StoreEndpoint
     """The store of the coordinator that is there now."""
+    keeper: Keeper | None
+    """Where samples and commits are left rather than there."""
     fingerprint: str
     """The same in all members that have this job and this model."""
 

@@ -66,7 +66,8 @@ class Leases:
 
     def __init__(self, first: int, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._next = first
+        self.next = first
+        """The number of the next one."""
         self.adopts_from = 0
         """The first lease of an earlier table that counts: those below are of weights that were
         trained again."""
@@ -89,15 +90,15 @@ class Leases:
 
     def may_adopt(self, number: int) -> bool:
         """Whether an earlier table may have granted it for what is wanted, and nobody has it."""
-        return self.adopts_from <= number < self._next and number not in self._by_number
+        return self.adopts_from <= number < self.next and number not in self._by_number
 
     def open(
         self, taker: Taker, rows: Iterable[Row], now: float, number: int | None = None
     ) -> Lease:
         """A new lease, or one that an earlier table granted."""
         if number is None:
-            number = self._next
-            self._next += 1
+            number = self.next
+            self.next += 1
         lease = Lease(number, taker.name, tuple(rows), now, now + self._lease_s)
         lease.is_denoised = all(row.is_denoised for row in lease.rows)
         self._by_number[number] = taker.leases[number] = lease
@@ -379,6 +380,8 @@ class Matching:
         """Workers that may be given requests: they neither leave nor train nor follow another."""
         self._barred: frozenset[str] = frozenset()
         """The workers that train."""
+        self._computing: frozenset[str] = frozenset()
+        """The workers that compute gradients, and nothing else."""
         self._held_back: frozenset[str] = frozenset()
         """The suspects that get nothing for now."""
         self._pools: Counter[str] = Counter()
@@ -394,6 +397,7 @@ class Matching:
     def add(self, taker: Taker) -> None:
         """A worker is there; it has said nothing yet."""
         self.takers[taker.name] = taker
+        taker.computes = taker.name in self._computing
         self._pools[taker.pool] += 1
         self.refresh(taker.name)
 
@@ -439,6 +443,15 @@ class Matching:
         before, self._barred = self._barred, frozenset(names)
         for name in sorted(before ^ self._barred):
             self.refresh(name)
+
+    def compute(self, names: Iterable[str]) -> None:
+        """These compute gradients, and nothing else; all others none."""
+        before, self._computing = self._computing, frozenset(names)
+        for name in sorted(before ^ self._computing):
+            if name in self.takers:
+                self._ready.drop(name)
+                self.takers[name].computes = name in self._computing
+                self.refresh(name)
 
     def set_leaving(self, taker: Taker, leaving: bool) -> None:
         """Its node has notice, or is not taken after all."""
@@ -486,7 +499,7 @@ class Matching:
         self._recalls.opened(lease, now)
         if taker.leaving:
             self._recalls.leaves(lease)
-        if not lease.is_denoised:
+        if not (lease.is_denoised or lease.rows[0].is_gradient):
             self._leased[lease.request.kind, lease.request.settings][taker.node] += 1
             self._leases_left += 1
         self.refresh(taker.name)
@@ -532,6 +545,8 @@ class Matching:
             self.waiting.add(row, ahead=True)
 
     def _count_denoised(self, lease: Lease, taker: Taker) -> None:
+        if lease.rows[0].is_gradient:
+            return
         key = lease.request.kind, lease.request.settings
         self._leases_left -= 1
         self._leased[key][taker.node] -= 1
@@ -585,7 +600,8 @@ class Matching:
 
     def _grant(self, taker: Taker, batch: Batch, now: float) -> GrantLease:
         assert taker.report is not None
-        rows = batch.take(taker.report.batch, frozenset(taker.report.prompts))
+        most = 1 if batch.first.is_gradient else taker.report.batch
+        rows = batch.take(most, frozenset(taker.report.prompts))
         lease = self.open(taker, rows, now)
         commits = tuple(row.commit for row in rows)
         every = self.pace.commit_every(taker, lease.request.settings)
@@ -626,8 +642,12 @@ class Matching:
 
     @property
     def free_groups(self) -> int:
-        """How many SP groups may be given requests now."""
-        return len(self._pullers)
+        """How many SP groups may be given requests to denoise now."""
+        return len(self._pullers - self._computing)
+
+    def pullers(self) -> Iterator[Taker]:
+        """Those that lead them."""
+        return (self.takers[name] for name in sorted(self._pullers))
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""

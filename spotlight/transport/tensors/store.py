@@ -9,7 +9,7 @@ parsed here, so nothing received can run.
 Tokens are of two kinds. One that is in an offer lets its holders read that bundle, or those of one
 folder, and is the same for all of them: it gives nothing that they were not offered, and lasts as
 long as the bundle does. One with which somebody leaves bundles is his alone, for his folders alone,
-and ends when it is revoked.
+and ends when it is revoked. In some folders another process may say who has which (`shares`).
 
 Files are never changed, only replaced or deleted as a whole: whoever has one open or mapped keeps
 the bytes that it had. What arrives goes to disk as it comes, and takes its place when it is whole.
@@ -53,10 +53,14 @@ from spotlight.transport.tensors.serving import (
     token_of,
     written_name,
 )
+from spotlight.transport.tensors.shares import SharedFolders
 from spotlight.types import KEY_LIMIT, BundleOffer, StoreEndpoint
 
 _READERS = ""
 """Who fetches bundles is not told apart."""
+_SHARED = " of a share"
+"""Whose all bundles count as that are left in shared folders, so that they never take the room of
+what the store is for. No owner has a name with a space."""
 _OF_FREE_SPACE = 0.9
 """The rest is for whoever else writes to the disk."""
 _DELTA_BYTES_PER_S = 1e9
@@ -117,6 +121,8 @@ class BundleStore:
         self._owners: dict[bytes, str] = {}
         """Whose a token is, by digests: how long it takes to look one up tells nothing about the
         others."""
+        self._shared = SharedFolders("", ())
+        """The folders in which another process says who may do what; none if none are named."""
         self._lent: Mapping[str, Path] = {}
         """Files outside of the folder, by key."""
         self._begun: dict[tuple[str, int, int], Incoming] = {}
@@ -172,6 +178,25 @@ class BundleStore:
             digest = _digest(self._tokens.pop(whose))
             del self._owners[digest], self._folders[digest]
         self._port.break_off(self, owner)
+
+    def share(self, *folders: str) -> StoreEndpoint:
+        """Drop what is in these folders, and let whoever gets this endpoint say who may read and
+        leave bundles there, and nobody whom the one before let in; without folders, nobody."""
+        for folder in (*self._shared.folders, *folders):
+            self.delete(folder)
+        secret = self._derive(f"share {self._term}{next(self._issued)}")
+        self._shared = SharedFolders(secret, folders)
+        self._port.break_off(self, _SHARED)
+        return structs.replace(self.endpoint, token=secret)
+
+    def revoke_shared(self, revoked: Mapping[str, int]) -> None:
+        """In shared folders, take nothing from these writers with a token of a lower number."""
+        self._shared.revoked = dict(revoked)
+
+    async def keys(self, *folders: str) -> list[str]:
+        """The bundles in these folders."""
+        found = await in_thread(self._folder.sizes)
+        return [key for key in found if key.partition("/")[0] in folders]
 
     def put(self, key: str, data: bytes) -> BundleOffer:
         """Keep a bundle of this process's own; an older one of the same key is replaced at once,
@@ -308,10 +333,16 @@ class BundleStore:
         token, key = token_of(request), key_of(request)
         owner = self._owners.get(_digest(token))
         if owner is None and len(key) <= KEY_LIMIT:
-            prefixes = (self._derive(f"read {prefix}") for prefix in within(key))
-            may_read = any(hmac.compare_digest(token.encode(), each.encode()) for each in prefixes)
-            return _READERS if may_read else None
+            return self._guest(token, key)
         return owner
+
+    def _guest(self, token: str, key: str) -> str | None:
+        """Whoever has no token that is his alone."""
+        if self._shared.may_write(token, key):
+            return _SHARED
+        prefixes = (self._derive(f"read {prefix}") for prefix in within(key))
+        may_read = any(hmac.compare_digest(token.encode(), each.encode()) for each in prefixes)
+        return _READERS if may_read or self._shared.may_read(token, key) else None
 
     async def answer(self, owner: str, request: web.BaseRequest) -> web.StreamResponse:
         """Do what is asked; raises `TransferFailed` with the reason why it cannot."""
@@ -334,7 +365,8 @@ class BundleStore:
                     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
                     f"{nbytes} bytes are more than {self._max_nbytes}",
                 )
-            announcing = self._quota.under_way(owner, nbytes, alone=self._has_one_writer)
+            alone = self._has_one_writer and owner != _SHARED
+            announcing = self._quota.under_way(owner, nbytes, alone=alone)
             with announcing, self._incoming(key) as incoming:
                 if written:
                     await in_thread(lambda: incoming.adopt(written, checksum))
@@ -346,7 +378,8 @@ class BundleStore:
         finally:
             if written:
                 self._folder.abandon(written)
-        return web.Response(text=self.readable(key).token)
+        read_token = self.readable(key).token
+        return web.Response(text=self._shared.read_token(key) if owner == _SHARED else read_token)
 
     @property
     def _has_one_writer(self) -> bool:
@@ -394,7 +427,8 @@ class BundleStore:
     # --- on any thread ---
 
     def _keep(self, incoming: Incoming, token: str, owner: str, key: str) -> None:
-        if _digest(token) not in self._owners:  # it was revoked meanwhile
+        is_good = self._shared.may_write(token, key) or _digest(token) in self._owners
+        if not is_good:  # it was revoked meanwhile
             raise TransferRefused(HTTPStatus.UNAUTHORIZED, "wrong token")
         incoming.keep()
         self._quota.keep(owner, key, incoming.nbytes)

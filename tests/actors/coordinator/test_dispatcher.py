@@ -108,6 +108,31 @@ async def test_a_bundle_that_is_not_the_worker_s_own_is_neither_taken_nor_delete
     assert await desk.complete("a", grant.lease) == 1
 
 
+async def test_what_is_kept_by_a_node_that_keeps_nothing_for_the_job_does_not_count(
+    desk: Desk,
+) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    grant = worker.last(Grant)
+    nowhere = msgspec.structs.replace(images("a", grant), keeper="r")
+    assert (await desk.deliver("a", grant, bundle=nowhere)).accepted == 0
+    assert desk.finished() == []
+    desk.keepers.add("r")
+    assert (await desk.deliver("a", grant, bundle=nowhere)).accepted == 1
+
+
+async def test_before_anything_is_submitted_what_a_node_keeps_is_asked_for_again(
+    desk: Desk,
+) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    grant = worker.last(Grant)
+    await desk.restart()
+    await desk.meet("a")
+    kept = msgspec.structs.replace(images("a", grant), keeper="r")
+    assert (await desk.deliver("a", grant, bundle=kept)).ask_again
+
+
 # --- what workers are told ---
 
 

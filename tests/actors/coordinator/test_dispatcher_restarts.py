@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from desk_kit import Desk, ids, images, steps, steps_of
 from job_kit import SETTINGS, requests
+from msgspec.structs import replace
 
 from spotlight import failpoints
 from spotlight.actors.protocol.down import Grant, Revoke
@@ -47,6 +48,40 @@ async def test_commits_go_on_after_a_restart(desk: Desk, step: int) -> None:
     assert (ids(other.last(Grant)), steps(other.last(Grant))) == (ids(grant), [step] * 2)
     assert await desk.complete("b", other.last(Grant).lease) == 2
     assert desk.gone() == [steps_of("a", grant, step).key]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["there", "lost"])
+async def test_what_a_lost_node_kept_is_made_again_after_a_restart(
+    desk: Desk, is_there: bool
+) -> None:
+    desk.keepers.add("r")
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+    grant = worker.last(Grant)
+    await desk.deliver("a", grant, bundle=replace(images("a", grant), keeper="r"))
+    desk.keepers = {"", "r"} if is_there else {""}
+    await desk.restart()
+    await desk.submit(*requests(2))
+    other = await desk.add("b")
+    restored = [result for told in desk.finished() for result in told.results]
+    assert [result.bundle.keeper for result in restored] == (["r", "r"] if is_there else [])
+    if not is_there:
+        again = other.last(Grant)
+        assert (ids(again), steps(again)) == (ids(grant), [0, 0])
+        assert await desk.complete("b", again.lease) == 2
+
+
+async def test_a_commit_that_a_lost_node_kept_is_not_gone_on_from(desk: Desk) -> None:
+    desk.keepers.add("r")
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    grant = worker.last(Grant)
+    await desk.commit("a", grant, 1, bundle=replace(steps_of("a", grant, 1), keeper="r"))
+    desk.keepers.remove("r")
+    await desk.restart()
+    await desk.submit(*requests(1))
+    other = await desk.add("b")
+    assert steps(other.last(Grant)) == [0]
 
 
 async def test_messages_of_one_turn_share_one_write_and_are_answered_after_it(desk: Desk) -> None:

@@ -27,6 +27,7 @@ class Office:
             ref=REF,
             add_workers=lambda *_: None,
             revoke=lambda _: None,
+            another_process=lambda _: None,
             groups=SimpleNamespace(of=lambda worker: ("n/1", 2)),
             counters=SimpleNamespace(pop_scoring_s=lambda worker: self.scoring_s),
         )
@@ -37,6 +38,7 @@ class Office:
             requests=anything,
             table=anything,
             store=anything,
+            keepers=anything,
             event=self.events.append,
         )
         self.membership = NodeMembership(tenant)

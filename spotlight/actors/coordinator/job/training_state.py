@@ -87,6 +87,7 @@ class TrainingStates:
         self._journal.save_state(state)
         for iteration in range(before.completed if before else 0, state.completed):
             self._job.rollouts.release(iteration)
+        self._job.keepers.released()
 
     def go_on(self, completed: int, committed: int, *, can_save: bool) -> None:
         """What an earlier runner of the job may have left undone: the trainers, which are there,

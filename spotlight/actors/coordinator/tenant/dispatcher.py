@@ -21,11 +21,13 @@ import structlog
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_queue import RequestQueue, RequestsOwner
 from spotlight.actors.protocol.down import Receipt
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, Pull, ReturnLease
 from spotlight.actors.runtime import Actor, handles
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.policies.requests.table import RequestTable
 from spotlight.timings import DispatchTimings
+from spotlight.types import RequestId
 
 log = structlog.get_logger(__name__)
 
@@ -44,6 +46,7 @@ class Dispatcher(Actor):
         metadata: Mapping[str, str] = {},
         timings: DispatchTimings = DispatchTimings(),
     ) -> None:
+        self._owner = owner
         self._table = table
         self._tick_s = timings.tick_s
         self._journal = journal
@@ -78,7 +81,7 @@ class Dispatcher(Actor):
     @handles(CommitSteps, only=_from_its_leader)
     async def on_commit(self, message: CommitSteps) -> Receipt | asyncio.Future[Receipt]:
         """Steps that need not be done again should the group be lost."""
-        if not _is_own(message, "commits", "samples"):
+        if not self._may_count(message, "commits", "samples"):
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
         return self.queue.receipt_after(
@@ -87,13 +90,14 @@ class Dispatcher(Actor):
 
     @handles(Completed, only=_from_its_leader)
     async def on_completed(self, message: Completed) -> Receipt | asyncio.Future[Receipt]:
-        """A batch is denoised and scored: its requests are finished."""
-        if not _is_own(message, "samples"):
+        """A batch is denoised and scored, or a gradient is computed: its requests are finished."""
+        is_gradient = all(_is_gradient(request) for request in message.requests)
+        counts = _is_own_gradient(message) if is_gradient else self._may_count(message, "samples")
+        if not counts:
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
-        return self.queue.receipt_after(
-            self._table.complete(*who, self._in_this_store(message), self._now())
-        )
+        found = message if is_gradient else self._in_this_store(message)
+        return self.queue.receipt_after(self._table.complete(*who, found, self._now()))
 
     @handles(LeaseFailed, only=_from_its_leader)
     async def on_lease_failed(self, message: LeaseFailed) -> None:
@@ -109,6 +113,12 @@ class Dispatcher(Actor):
         """Others must do it."""
         who = message.worker, message.epoch, message.lease
         self.queue.carry_out(self._table.give_back(*who, self._now()))
+
+    def _may_count(self, message: CommitSteps | Completed, *places: str) -> bool:
+        """Whether a bundle is the worker's own, and where it says. Until something is submitted it
+        is not known who keeps bundles, and nothing counts."""
+        is_there = self._owner.has(message.bundle) or not self._table.has_begun
+        return is_there and _is_own(message, *places)
 
     def _in_this_store(self, message: DeliveryT) -> DeliveryT:
         """It may have been uploaded to an earlier coordinator."""
@@ -128,6 +138,15 @@ class Dispatcher(Actor):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _is_gradient(request_id: str) -> bool:
+    known = RequestId.parse(request_id)
+    return known is not None and known.kind == "gradient"
+
+
+def _is_own_gradient(message: Completed) -> bool:
+    return message.bundle.key.startswith(f"{GRADIENTS}/{message.worker}/")
 
 
 def _is_own(message: CommitSteps | Completed, *places: str) -> bool:

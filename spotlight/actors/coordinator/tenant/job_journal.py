@@ -24,8 +24,9 @@ from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.protocol.trainer import StateParts
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
+from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal
@@ -170,8 +171,10 @@ class JobJournal:
 
     def in_this_store(self, bundle: BundleOffer) -> BundleOffer:
         """Where a bundle of the run folder's store is now: the store has another address with every
-        coordinator.
+        coordinator. What a node keeps stays where it is.
         """
+        if bundle.keeper:
+            return bundle
         return msgspec.structs.replace(bundle, store=self._store.readable(bundle.key))
 
     # --- requests ---
@@ -263,7 +266,7 @@ class JobJournal:
         log.debug("state_saved", completed=completed)
 
     def bundles(self, kind: RequestKind, iteration: int) -> set[BundleOffer]:
-        """What the requests of a kind and iteration have left in the run folder's store."""
+        """What the requests of a kind and iteration have left in stores."""
         self.commit_staged()
         rows = self._all(_REQUESTS + RequestId.prefix(kind, iteration), SavedRow)
         return {row.commit.bundle for _, row in rows if row.commit is not None}

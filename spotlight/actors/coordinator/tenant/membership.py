@@ -60,6 +60,7 @@ class NodeMembership:
             match each:
                 case step.RevokeToken(node):
                     tenant.store.revoke(node)
+                    tenant.keepers.another_process(node)
                 case step.AddWorkers(node, epochs):
                     report = tenant.roster.nodes[node]
                     tenant.requests.add_workers(node, report.pool, workers_of(report, epochs))

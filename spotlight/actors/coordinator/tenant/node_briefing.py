@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.checkpoint_spread import CheckpointSpread
@@ -51,12 +52,10 @@ class NodeBriefing:
         """
         if self._tenant.is_over:
             return
+        self._tenant.keepers.note(node)
         if has_changed:
             self._publications.node_changed(node.node)
-            tenant, service = self._tenant, self._tenant.service
-            sink = tenant.store.writable_by(node.node, *own_folders(node.node))
-            membership = Membership(tenant.ref, tenant.dispatcher.ref, sink)
-            self._fleet.prepare(node.node, service.work, membership)
+            self._prepare(node.node)
         has_tried = self._fleet.agrees(node)
         if self._checkpoints.note(node, self._now(), has_tried=has_tried):
             self._spread_checkpoint()
@@ -66,6 +65,27 @@ class NodeBriefing:
             self._tenant.weights_missed(node.node, each)
         if has_copies or missed or has_changed:
             self._spread_weights(*([node.node] if has_changed else []))
+
+    def _prepare(self, name: str) -> None:
+        """A node takes part, and hears where it leaves what."""
+        tenant = self._tenant
+        sink = tenant.store.writable_by(name, *own_folders(name))
+        keeper = tenant.keepers.of(name)
+        membership = Membership(tenant.ref, tenant.dispatcher.ref, sink, keeper)
+        self._fleet.prepare(name, tenant.service.work, membership)
+        self._fleet.keep_bundles(name, tenant.keepers.keeping(name))
+
+    def keepers_changed(self) -> None:
+        """Other nodes keep samples and commits."""
+        for name in self._tenant.roster.nodes:
+            self._prepare(name)
+        self._fleet.send()
+
+    def keeping_changed(self, nodes: Iterable[str]) -> None:
+        """These nodes need not keep all that they do, or are to take it from fewer."""
+        for name in nodes:
+            self._fleet.keep_bundles(name, self._tenant.keepers.keeping(name))
+        self._fleet.send()
 
     def node_gone(self, name: str) -> None:
         """Others may pull weights elsewhere."""
@@ -104,7 +124,7 @@ class NodeBriefing:
         if self._tenant.is_over:
             return
         tenant, self._shared_at = self._tenant, self._now()
-        for node, demand in tenant.shares.due(tenant.trainers, tenant.seconds_left, again=again):
+        for node, demand in tenant.shares.due(tenant.apart, tenant.seconds_left, again=again):
             self._fleet.demand(node.node, demand)
         self._fleet.send()
 

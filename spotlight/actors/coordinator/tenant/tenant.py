@@ -23,12 +23,14 @@ from spotlight.actors.coordinator.key_ring import OPERATOR
 from spotlight.actors.coordinator.tenant.backlog_shares import BacklogShares
 from spotlight.actors.coordinator.tenant.dispatcher import Dispatcher
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
+from spotlight.actors.coordinator.tenant.keepers import Keepers
 from spotlight.actors.coordinator.tenant.membership import NodeMembership
 from spotlight.actors.coordinator.tenant.node_briefing import NodeBriefing
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.up import MissedWeights, NodeReport, WorkerReport
 from spotlight.actors.protocol.users import CancelJob, JobStatus, Outcome
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
@@ -42,7 +44,7 @@ from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.record.run_events import RunEvent, WeightsNotFetched
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
-from spotlight.types import BundleOffer, RequestKind
+from spotlight.types import BundleOffer, Request, RequestKind
 
 _MOST_REPORTS = 32_768
 """Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
@@ -158,6 +160,7 @@ class Tenant(Actor, ABC):
             table=self.table,
             profile=profile,
         )
+        self.keepers = Keepers(self)
         self.membership = NodeMembership(self)
         self.briefing = NodeBriefing(self)
 
@@ -166,7 +169,7 @@ class Tenant(Actor, ABC):
         limits = {
             kind: tuple(reward.limits for reward in work.rewards_of(kind) or work.rewards)
             for kind in get_args(RequestKind)
-        }
+        } | {"gradient": ()}
         return RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
@@ -220,6 +223,12 @@ class Tenant(Actor, ABC):
     def trainers(self) -> frozenset[str]:
         """The workers that train, by name."""
         return frozenset()
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The workers that are in no SP group with others: those that train or compute
+        gradients."""
+        return self.trainers
 
     @property
     def seconds_left(self) -> float | None:
@@ -312,9 +321,20 @@ class Tenant(Actor, ABC):
         """In its next turn: what is finished or given up."""
         self.call_in_turn(partial(self.end_requests, ended))
 
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        """What the gradient is of that a request is for; None if nobody needs it any more."""
+        return None
+
     def discard(self, bundle: BundleOffer) -> None:
         """Nobody needs what a worker has left."""
-        self.store.delete(bundle.key)
+        if bundle.keeper:
+            self.keepers.discard(bundle)
+        else:
+            self.store.delete(bundle.key)
+
+    def has(self, bundle: BundleOffer) -> bool:
+        """Whether what a worker has left is in a store that is there."""
+        return not bundle.keeper or self.keepers.has(bundle)
 
     def backlog_changed(self) -> None:
         """Another kind of work waits, or little of it."""
