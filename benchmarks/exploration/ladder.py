@@ -43,6 +43,7 @@ from benchmarks.exploration.rivals import (
     example_of,
 )
 from benchmarks.exploration.settings import OCR
+from benchmarks.exploration.simulated_clocks import Split
 from benchmarks.exploration.testbed_runs import curve_of
 from benchmarks.time_to_target import LEVELS, Curve, milestones, score_at, smoothed
 from spotlight_simulation.profile import Profile
@@ -73,6 +74,8 @@ class Rung(msgspec.Struct, frozen=True):
     """All of its GPUs are spot ones."""
     on_reserved: bool = False
     """All of its GPUs are reserved ones."""
+    is_simulated: bool = False
+    """The time of an iteration is that of a simulated cluster, and not of the clock."""
     is_alone: bool = False
     """It has no GPUs besides the four reserved ones."""
 
@@ -153,8 +156,11 @@ LADDER: dict[str, Rung] = {
     ),
     OURS_NOW: Rung("Spotlight, spot GPUs only explore", _chosen, by_pull(beside)),
     OURS_TRAINING: Rung("Spotlight, spot GPUs train, too", _chosen, by_pull(elastic)),
+    "spotlight-simulated": Rung(
+        "the same, on the simulated cluster", _chosen, by_pull(elastic), is_simulated=True
+    ),
     "spotlight-with-cheap-previews": Rung(
-        "the same, previews of a quarter of the steps, finished with the same weights",
+        "spot GPUs train, too, previews of a quarter of the steps",
         _cheap,
         by_pull(elastic),
     ),
@@ -196,26 +202,52 @@ def wanted(tasks: Iterable[str], seeds: Iterable[int]) -> Iterable[Case]:
     return dict.fromkeys(found)
 
 
+def splits(profiles: Iterable[str], tasks: Iterable[str]) -> list[Split]:
+    """Those whose clocks are simulated for the ladder."""
+    return [
+        Split(task, profile, spot, previews)
+        for task in tasks
+        for profile in profiles
+        for spot in SPOT_POOLS
+        for previews in _chosen(task)
+    ]
+
+
 def ladder(
-    runs: Runs, profiles: Mapping[str, Profile], tasks: Sequence[str], seeds: Sequence[int]
+    runs: Runs,
+    simulated: Mapping[Split, float],
+    profiles: Mapping[str, Profile],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
 ) -> dict[str, Any]:
     """By task, profile and spot pool a row for each rival; None where the reserved GPUs alone, that
-    all are measured by, have no runs."""
-    return {
-        f"ladder[{task}, {name}, {spot}]": _rungs(runs, profile, task, spot, seeds)
-        for task in tasks
-        for name, profile in profiles.items()
-        for spot in SPOT_POOLS
-    }
+    all are measured by, have no runs. `simulated` has the seconds of an iteration."""
+    found = {}
+    for task in tasks:
+        for name, profile in profiles.items():
+            for spot in SPOT_POOLS:
+                clocks = {
+                    split.previews: seconds
+                    for split, seconds in simulated.items()
+                    if (split.task, split.profile, split.spot) == (task, name, spot)
+                }
+                key = f"ladder[{task}, {name}, {spot}]"
+                found[key] = _rungs(runs, clocks, profile, task, spot, seeds)
+    return found
 
 
 def _rungs(
-    runs: Runs, profile: Profile, task: str, spot: int, seeds: Sequence[int]
+    runs: Runs,
+    simulated: Mapping[int, float],
+    profile: Profile,
+    task: str,
+    spot: int,
+    seeds: Sequence[int],
 ) -> dict[str, Any] | None:
     chosen = {
         name: found
         for name, rung in LADDER.items()
-        if (found := _best(runs, rung, profile, task, spot, seeds)) is not None
+        if (found := _best(runs, simulated, rung, profile, task, spot, seeds)) is not None
     }
     timed = {name: by_seed for name, (_, _, by_seed) in chosen.items()}
     if not timed.get("reserved"):
@@ -248,10 +280,16 @@ def _rungs(
 
 
 def _best(
-    runs: Runs, rung: Rung, profile: Profile, task: str, spot: int, seeds: Sequence[int]
+    runs: Runs,
+    simulated: Mapping[int, float],
+    rung: Rung,
+    profile: Profile,
+    task: str,
+    spot: int,
+    seeds: Sequence[int],
 ) -> tuple[int, float, dict[int, Timed]] | None:
     """The previews for each sample that are best for it, the seconds of an iteration then, and its
-    runs by seed; None where there are no runs."""
+    runs by seed; None where there are no runs. `simulated` has clocks by previews."""
     found = []
     for previews, case in rung.cases(task).items():
         by_seed = {
@@ -259,9 +297,10 @@ def _best(
             for seed in seeds
             if (run := runs.get(msgspec.structs.replace(case, seed=seed))) is not None
         }
-        if by_seed:
+        if by_seed and (previews in simulated or not rung.is_simulated):
             work = _work(case, by_seed.values(), profile)
-            iteration_s = rung.clock(work, rung.fleet(spot))
+            clock_s = rung.clock(work, rung.fleet(spot))
+            iteration_s = simulated[previews] if rung.is_simulated else clock_s
             found.append((WORTH.get(previews, 1.0) / iteration_s, previews, iteration_s, case))
     if not found:
         return None
