@@ -71,8 +71,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     trial: str = ""
     """The name of settings to try, one of `TRIALS`."""
     previews: int = 0
-    """So many for each sample, as many for every prompt, whether training waits for them or not; 0:
-    as the rival has them."""
+    """How many there are for each sample, as many for every prompt, whether training waits for them
+    or not; 0: as the rival has them."""
     cheap_steps: int = 0
     """Previews have so few steps, and the seeds that they choose are denoised in full with the same
     weights while training goes on; 0: previews are the samples."""

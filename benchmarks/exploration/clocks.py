@@ -29,7 +29,7 @@ from spotlight_simulation.profile import Profile
 
 LINK_S = 1.0
 LOSSES_AN_HOUR = 0.16
-"""Of each node; a guess, since clouds tell no rate."""
+"""How often each spot node is lost; a guess, since clouds tell no rate."""
 GPUS_OF_NODE = 2
 
 
@@ -60,7 +60,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     finish_s: float = 0.0
     """To denoise one of them."""
     rows: int
-    """Of an update."""
+    """The rows of an update."""
     row_s: float
     """To train on one."""
     updates: int

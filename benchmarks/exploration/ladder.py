@@ -68,7 +68,7 @@ class Rung(msgspec.Struct, frozen=True):
 
     title: str
     cases: Callable[[str], Cases]
-    """By task; none: there are no runs."""
+    """The runs of a task; none: there are none."""
     clock: Clock
     on_spot: bool = False
     """All of its GPUs are spot ones."""
@@ -170,7 +170,7 @@ LADDER: dict[str, Rung] = {
         by_pull(on_slower_link(elastic, 5.0)),
     ),
 }
-"""By name, from the plainest on."""
+"""The rivals by name, from the plainest on."""
 
 
 OURS_OF_LADDER = tuple(name for name in LADDER if name.startswith(OURS))

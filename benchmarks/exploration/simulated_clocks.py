@@ -26,7 +26,7 @@ from spotlight_simulation.numerics import Fingerprints
 from spotlight_simulation.profile import load_profile
 
 SLICES = 8
-"""Of each rank's share of an update; as many as it has rows on the tasks."""
+"""How many parts a rank's share of an update has; it has as many rows on the tasks."""
 ITERATIONS = 10
 PROTOCOL = 1
 """The version of the protocol's timing: it is to be raised when spot GPUs share their time out in
@@ -39,9 +39,9 @@ class Split(msgspec.Struct, frozen=True):
     task: str
     profile: str
     spot: int
-    """GPUs."""
+    """The number of spot GPUs."""
     previews: int
-    """For each sample, as many for every prompt."""
+    """How many there are for each sample, as many for every prompt."""
 
     @property
     def name(self) -> str:
