@@ -227,6 +227,7 @@ class GradientWork:
             samples_from, preview_s = "previews", sample_s
         batch = spec.sampler.micro_batch
         correlation = job.progress.exploration.agreement.correlation
+        are_samples = samples_from == "fresh" and spec.trains_on_previews
         is_fixed = spec.exploration.mode != "none" and spec.exploration.budget == "fixed"
         ranks = job.team.machine.ranks
         workers = sum(len(node.workers) for node in job.roster.nodes.values())
