@@ -180,15 +180,17 @@ def plain_loop(folder: str) -> dict[str, Tensor]:
         weight_decay=training.weight_decay,
         foreach=False,
     )
-    forwards = Forwards(model, SAMPLER, batch.prompts, micro_batch=64, fixed=False)
+    forwards = Forwards(model, SAMPLER, batch.prompts)
     for iteration in range(ITERATIONS):
         hands = deal(SAMPLES, training.updates_per_iteration, key(0, iteration))
         terms = [losses._terms(iteration, u, batch, hand) for u, hand in enumerate(hands)]
         with torch.no_grad():
-            old = [[forwards.velocity(b) for b in forwards.micro_batches(t)] for t in terms]
+            old = [[forwards.velocity(b) for b in forwards.micro_batches(t, len(t))] for t in terms]
         for update, of_update in zip(terms, old, strict=True):
             optimizer.zero_grad(set_to_none=False)
-            for micro, before in zip(forwards.micro_batches(update), of_update, strict=True):
+            for micro, before in zip(
+                forwards.micro_batches(update, len(update)), of_update, strict=True
+            ):
                 velocity = forwards.velocity(micro)
                 rows, _ = losses._loss.evaluate(
                     micro.terms, Velocities(velocity, before.detach(), None)

@@ -45,6 +45,7 @@ from spotlight.actors.protocol.users import (
 from spotlight.assets import read_prompt_lines, read_prompts
 from spotlight.errors import ActorError, SpotlightError
 from spotlight.jobs import JobSpec, ValidationSpec, job_to_yaml, parse_job
+from spotlight.permissions import Permissions
 from spotlight.timings import CoordinatorTimings, Timings
 from spotlight.types import Request
 from spotlight_simulation import fingerprints
@@ -106,7 +107,13 @@ def run_on_testbed(
     async def simulate() -> tuple[Path, int]:
         times = profile.times(job)
         cluster = Cluster(
-            job.seed, folder, nodes, times=times, numerics=numerics, timings=_KEEP_STATES
+            job.seed,
+            folder,
+            nodes,
+            times=times,
+            numerics=numerics,
+            timings=_KEEP_STATES,
+            permissions=Permissions.of(job),
         )
         async with cluster:
             disturbing = asyncio.create_task(FaultInjector(cluster, faults).run())

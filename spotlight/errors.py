@@ -41,6 +41,7 @@ SpotlightError
 ├── CommitRefused             saved progress does not belong to the request it came with
 ├── NotFinite                 samples are NaN or infinite; carries their places in the batch
 ├── TrainingDiverged          a loss or a gradient is not finite
+├── SliceRefused              a slice's gradient is not the one that an update counts next
 ├── LossFailed                a user's loss raised, or returned something that is not a loss
 ├── StopJob                   raised by a callback that wants the job to end
 └── ScoringError              a scorer failed; never turned into a reward
@@ -297,6 +298,11 @@ class NotFinite(SpotlightError):
 
 class TrainingDiverged(SpotlightError):
     """A loss or a gradient is not finite; the weights are those before the update."""
+
+
+class SliceRefused(SpotlightError):
+    """The gradient of a slice is not the one that is counted next, does not fit, or is not finite:
+    nothing of it is counted."""
 
 
 class LossFailed(SpotlightError):

@@ -13,9 +13,9 @@ SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft", "pipeline"]
-RequestKind = Literal["preview", "rollout", "evaluation", "random"]
+RequestKind = Literal["preview", "rollout", "evaluation", "random", "gradient"]
 """A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
-seeds is worth."""
+seeds is worth. A `gradient` is that of a slice of an update: nothing is denoised for it."""
 WorkerState = Literal[
     "starting", "loading", "rollout", "explore", "evaluate", "score", "train", "idle", "gone"
 ]
@@ -214,6 +214,40 @@ class TrainingSample(Record, frozen=True):
     bundle: BundleOffer
     row: int
     advantage: float
+    seed: int
+    """Errors name the sample by it."""
+
+
+class Slice(Record, frozen=True):
+    """A part of a rank's share of an update, whose gradient anybody may compute: consecutive rows
+    of forward passes, in whole micro-batches."""
+
+    index: Annotated[int, msgspec.Meta(ge=0)]
+    """Its place among the slices of the update, which are added in this order."""
+    samples: tuple[int, ...]
+    """The samples that its rows are of: rows of the training batch, in order."""
+    draws: tuple[int, ...]
+    """For each of these samples the one whose key draws its flow times and noise."""
+    first: Annotated[int, msgspec.Meta(ge=0)]
+    """The first of its rows, among all rows of these samples."""
+    rows: Annotated[int, msgspec.Meta(ge=0)]
+    """How many rows it has."""
+
+
+class UpdateSlices(Record, frozen=True):
+    """A rank's share of an update, divided into slices."""
+
+    iteration: int
+    update: Annotated[int, msgspec.Meta(ge=0)]
+    """The number of the update within the iteration."""
+    rank: Annotated[int, msgspec.Meta(ge=0)]
+    """Whose share it is."""
+    size: Annotated[int, msgspec.Meta(ge=1)]
+    """Rows of a micro-batch; the last one may be short."""
+    scale: float
+    """The weight of each row's loss in the loss of the update."""
+    slices: tuple[Slice, ...]
+    """None of them if the rank has no samples."""
 
 
 class Result(Record, frozen=True):

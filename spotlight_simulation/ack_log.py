@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spotlight.actors.protocol.down import Grant
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.up import CommitSteps, Completed
 from spotlight.policies.requests.rows import SavedRow
 from spotlight_simulation.history import History
@@ -100,6 +101,8 @@ class AckLog:
         """A coordinator sends the receipt of what counts: that must be durable by then, and come
         under a lease that counts."""
         step, requests = _step_of(delivered), set(delivered.requests)
+        if delivered.bundle.key.startswith(f"{GRADIENTS}/"):
+            return  # who trains computes itself what is lost
         for request_id in requests:
             durable = self._durable.get(request_id, 0)
             if durable is not None and durable < step:

@@ -105,6 +105,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         ranks=ranks,
         sharded=ranks > 1 and seed % 2 == 0,
         updates=2 if reuses and budget == "window" else 1,  # such jobs train in two parts
+        slices=4 if seed % 2 else 1,
     )
     faults = all_faults(
         seed,

@@ -3,12 +3,13 @@ and give fingerprints in place of latents."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import msgspec
 
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.worker import engine
 from spotlight.actors.worker.engine import Origin
 from spotlight.errors import CommitRefused
@@ -124,6 +125,27 @@ class FakeModel:
     def decode(self, requests: Sequence[Request], progress: engine.Progress) -> tuple[Row, ...]:
         """See `engine.Model`; an image is a row."""
         return cast(State, progress).rows(requests)
+
+    def slice_gradient(
+        self,
+        order: SliceOrder,
+        bundles: Mapping[str, bytes],
+        use: Callable[[engine.WeightsRole], None],
+        wanted: Callable[[], bool],
+    ) -> bytes | None:
+        """See `engine.Model`."""
+        hardware = self.hardware
+        hardware.compute(self.worker)
+        rows = {key: decode_commit(data).rows for key, data in bundles.items()}
+        latents = [rows[sample.bundle.key][sample.row].latents for sample in order.samples]
+        use("old")
+        old = self.weights
+        use("current")
+        for _ in range(2):
+            sleep(hardware.step_s(self.node, 1))
+            if not wanted():
+                return None
+        return fingerprints.gradient(self.weights, old, latents).encode()
 
     def unpack(
         self,

@@ -38,6 +38,11 @@ class FakeEngine:
         """See `engine.Engine`."""
         return "simulated"
 
+    @property
+    def device_kind(self) -> str:
+        """See `engine.Engine`."""
+        return "simulated"
+
     def limit_threads(self, threads: int) -> None:
         """See `engine.Engine`."""
 

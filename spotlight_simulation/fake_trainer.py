@@ -3,13 +3,15 @@ all come to the same weights."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.errors import SpotlightError
-from spotlight.types import BundleOffer
+from spotlight.policies.training_parts import updates_of
+from spotlight.types import BundleOffer, Slice, UpdateSlices
 from spotlight_simulation import fingerprints
 from spotlight_simulation.fake_denoising import FakeModel, decode_commit
 from spotlight_simulation.fake_hardware import FakeHardware
@@ -50,6 +52,17 @@ class FakeTrainer:
         self._weights = hardware.numerics.initial_weights(order.job)
         self._first: list[tuple[Row, float]] = []
         """The samples of the first part of the iteration, while those of the later are awaited."""
+        self._message: Train | None = None
+        """What is trained on now, or was last."""
+        self._own: dict[int, Row] = {}
+        """This rank's samples of it."""
+        self._updates: list[int] = []
+        """The updates that are yet to be taken."""
+        self._training_s = 0.0
+        """What each of them takes."""
+        self._gradients: list[str] = []
+        """Those of the slices of the first of them, as far as they are added."""
+        self._metrics: dict[str, float] = {}
         self._gatherings = 0
         name = rendezvous if order.world > 1 else hardware.next_address()
         self._group = hardware.trainer_groups.join(name, order.world, order.rank, worker)
@@ -75,24 +88,107 @@ class FakeTrainer:
         offers = {message.samples[row].bundle for row in self._own_rows(message)}
         return sorted(offers, key=lambda offer: offer.key)
 
-    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
+    def begin(self, message: Train, bundles: Mapping[str, bytes]) -> None:
         """See `engine.Trainer`."""
-        hardware, order, before = self._hardware, self._order, self._weights
+        hardware = self._hardware
         self._require_wanted("trains")
         opened = {key: decode_commit(data).rows for key, data in bundles.items()}
-        own = {
+        self._own = {
             row: opened[message.samples[row].bundle.key][message.samples[row].row]
             for row in self._own_rows(message)
         }
         if hardware.sick.get(self.worker) == "accelerator":  # any other error ends the job
             hardware.compute(self.worker)
         self._model.weights = ""  # whoever denoises with it has it hold those that he needs
-        sleep(hardware.times.training_s(message.iteration, len(message.samples)))
-        rows = {row: sample for part in self._gather(own) for row, sample in part.items()}
+        self._message = message
+        training = self._order.job.training
+        updates = updates_of(message.part, training.updates_per_iteration)
+        self._updates = list(updates) if training.slices > 1 else [updates.start]
+        self._training_s = hardware.times.training_s(message.iteration, len(message.samples))
+        self._training_s /= len(self._updates)
+
+    @property
+    def update(self) -> UpdateSlices | None:
+        """See `engine.Trainer`."""
+        if not self._updates:
+            return None
+        assert self._message is not None
+        order, own = self._order, tuple(self._own)
+        count = max(1, min(order.job.training.slices, len(own)))
+        edges = [place * len(own) // count for place in range(count + 1)]
+        slices = tuple(
+            Slice(place, own[low:high], own[low:high], 0, high - low)
+            for place, (low, high) in enumerate(pairwise(edges))
+        )
+        return UpdateSlices(self._message.iteration, self._updates[0], order.rank, 1, 1.0, slices)
+
+    @property
+    def updates(self) -> int:
+        """See `engine.Trainer`."""
+        taken = self._updates[0] if self._updates else 0
+        return self._completed * self._order.job.training.updates_per_iteration + taken
+
+    @property
+    def has_reference(self) -> bool:
+        """See `engine.Trainer`."""
+        return False
+
+    @property
+    def next_slice(self) -> int:
+        """See `engine.Trainer`."""
+        return len(self._gradients)
+
+    def compute(self, wanted: Callable[[], bool]) -> None:
+        """See `engine.Trainer`."""
+        update = self.update
+        assert update is not None
+        seconds = self._training_s / len(update.slices)
+        if len(update.slices) > 1:
+            sleep(seconds / 2)
+            if not wanted():
+                return
+            seconds /= 2
+        sleep(seconds)
+        self._gradients.append(self._gradient(update, len(self._gradients)))
+
+    def add(self, gradient: bytes) -> None:
+        """See `engine.Trainer`."""
+        update, place = self.update, len(self._gradients)
+        assert update is not None
+        self._gradients.append(gradient.decode())
+        history = self._hardware.history
+        history.came_about("a slice is added that another worker computed")
+        if self._gradients[-1] != self._gradient(update, place):
+            history.violation(f"a gradient of another slice than {place} of update {self.updates}")
+
+    def step(self) -> None:
+        """See `engine.Trainer`."""
+        update = self.update
+        assert update is not None
+        if len(self._gradients) != len(update.slices):
+            self._hardware.history.violation(
+                f"a step with {len(self._gradients)} of {len(update.slices)} slices"
+            )
+        self._gradients = []
+        if len(self._updates) > 1:
+            self._gather(None)  # ranks step together
+            del self._updates[0]
+            return
+        self._end()
+        self._updates = []
+
+    def metrics(self) -> dict[str, float]:
+        """See `engine.Trainer`."""
+        return self._metrics
+
+    def _end(self) -> None:
+        hardware, order, before, message = self._hardware, self._order, self._weights, self._message
+        assert message is not None
+        rows = {row: sample for part in self._gather(self._own) for row, sample in part.items()}
         samples = [(rows[row], sample.advantage) for row, sample in enumerate(message.samples)]
         if message.part == "first":
-            self._first = samples
-            return {}
+            self._first, self._metrics = samples, {}
+            return
         first, samples = len(self._first), [*self._first, *samples]
         self._first = []
         chance = hardware.chance(order.job_id, order.term, message.iteration)
@@ -102,12 +198,24 @@ class FakeTrainer:
         self._completed += 1
         if order.rank == 0:
             self._note(message.iteration, before, update, samples, first)
-        return update.metrics
+        self._metrics = update.metrics
 
-    def weights(self, role: Literal["rollout", "evaluation"]) -> fingerprints.Weights:
+    def _gradient(self, update: UpdateSlices, place: int) -> str:
+        rows = [self._own[sample].latents for sample in update.slices[place].samples]
+        return fingerprints.gradient(self._current(update), self._weights, rows)
+
+    def _current(self, update: UpdateSlices) -> str:
+        """The weights that this update changes."""
+        return fingerprints.fingerprint("before", self._weights, self.updates)
+
+    def weights(
+        self, role: Literal["rollout", "evaluation", "current", "reference"]
+    ) -> fingerprints.Weights:
         """See `engine.Trainer`."""
         self._require_wanted("publishes")
-        weights = self._weights
+        weights, update = self._weights, self.update
+        if role == "current" and update is not None:
+            weights = self._current(update)
         if role == "evaluation":
             weights = fingerprints.evaluation_weights(weights)
         return fingerprints.Weights(self._completed, weights)

@@ -74,6 +74,11 @@ def evaluation_weights(weights: str) -> str:
     return fingerprint("average", weights)
 
 
+def gradient(current: str, old: str, latents: Sequence[str]) -> str:
+    """That of a slice with these samples, of the weights that are trained and that roll out."""
+    return fingerprint("gradient", current, old, tuple(latents))
+
+
 def trained(weights: str, samples: Sequence[tuple[str, float]], chance: str) -> str:
     """The weights after an update with these (latents, advantage); `chance` is what makes two
     updates with the same samples differ, empty on hardware on which they do not."""

@@ -40,6 +40,7 @@ SITUATIONS = (
     "weights are trained again while a worker has a lease",
     "trainers were replaced that are still there",
     "a node goes over to another job",
+    "a slice is added that another worker computed",
     "samples were lost with the node that kept them",
     *(f"a message was lost: {name}" for name in MESSAGES),
     *(f"an answer came late: {name}" for name in sorted(set(ANSWERS))),

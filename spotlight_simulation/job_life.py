@@ -44,6 +44,7 @@ def chaos_job(
     ranks: int = 1,
     sharded: bool = False,
     updates: int = 1,
+    slices: int = 1,
     **changes: object,
 ) -> JobSpec:
     """A small job whose prompts are in the folder."""
@@ -71,6 +72,7 @@ def chaos_job(
             "checkpoint_every": 1,
             "training": {
                 "updates_per_iteration": updates,
+                "slices": slices,
                 "rollout_decay": 0.5,
                 "advantage_clip": 5.0,  # cuts none of four, so that all are in proportion
                 "ranks": ranks,

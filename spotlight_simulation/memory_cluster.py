@@ -29,6 +29,7 @@ from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.worker_actors import start_actors
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
+from spotlight.permissions import Permissions
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import Timings
@@ -81,6 +82,8 @@ class Cluster:
     numerics: Numerics = field(default_factory=Fingerprints)
     timings: Timings = Timings()
     """The limits of its coordinators; nodes and workers have those that are shipped."""
+    permissions: Permissions = Permissions()
+    """What its coordinators let jobs do."""
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -163,7 +166,9 @@ class Cluster:
         async def boot() -> None:
             transport = self.network.transport(COORDINATOR, guests=Guests())
             keys = self._keys = await self._key_ring(transport, runs, process.pid)
-            coordinator = Coordinator(RunsFolder(runs), rng, open_store, keys, self.timings)
+            coordinator = Coordinator(
+                RunsFolder(runs), rng, open_store, keys, self.timings, permissions=self.permissions
+            )
             system = await self._start_system(process, transport)
             try:
                 await system.spawn(lambda: coordinator, COORDINATOR, linked=True, mailbox=MAILBOX)

@@ -64,7 +64,7 @@ class OneProcess:
             job.sampler,
             seed=job.seed,
             iterations=job.iterations,
-            reuse=job.exploration.reuse,
+            reuse=job.trains_on_older,
         )
 
     def scored(

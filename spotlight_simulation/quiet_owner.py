@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spotlight.actors.coordinator.tenant.request_queue import Ended
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.policies.requests.instructions import EndWorker
 from spotlight.record.run_events import RunEvent
 from spotlight.transport.tensors import ArtifactStore
-from spotlight.types import BundleOffer
+from spotlight.types import BundleOffer, Request
 
 
 class QuietOwner:
@@ -26,6 +27,10 @@ class QuietOwner:
     def requests_ended(self, ended: Ended) -> None:
         """Pass it on."""
         self._ended(ended)
+
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        """Nobody trains."""
+        return None
 
     def discard(self, bundle: BundleOffer) -> None:
         """Delete it."""

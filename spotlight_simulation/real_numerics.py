@@ -92,8 +92,8 @@ class RealNumerics:
         if after not in self._updates:
             self._updates[after] = Update(after, self._train(batch))
             self._newest = after
-            reuses = self._job.exploration.reuse
-            self._sampled_by = {after, batch.weights} if reuses else {after}
+            is_older = self._job.trains_on_older
+            self._sampled_by = {after, batch.weights} if is_older else {after}
             self._samples = {
                 name: made for name, made in self._samples.items() if made[0] in self._sampled_by
             }

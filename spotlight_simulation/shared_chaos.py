@@ -92,6 +92,7 @@ def shared_scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS)
             seed=seed * 10 + number,
             degree=rng.choice([2, 4]),
             checkpoint_every=rng.choice([1, 2]),
+            slices=1 + 3 * (seed // 8 % 2),
             exploration={"candidates": 2, "budget": "fixed" if exact else "window"},
         )
         weight, priority = rng.choice([0.0, 1.0, 1.0, 3.0]), rng.choice([0, 0, 1])

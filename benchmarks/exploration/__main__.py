@@ -3,6 +3,8 @@
 - `testbed`: time to target of Spotlight and of its rivals (`rivals`), on four reserved and eight
   spot GPUs, in virtual time with real numerics (`benchmarks.virtual_testbed`), for every task and
   every profile; also the cost in dollars.
+- `ladder`: all rivals, also those that no cluster runs here, on every profile with 8 and 16 spot
+  GPUs, timed from runs that were made once (`ladder`, `clocks`).
 - `noise`: the same runs with the samples in another order.
 - `pools`: with spot pools of 4 and 16 GPUs.
 - `tuning`: the trials of settings on seed 0, which no other part uses.
@@ -30,21 +32,29 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.exploration import cases, comparison
-from benchmarks.exploration.cases import PROFILES, SOL_RL_SPLIT, Case
+from benchmarks.exploration import cases, comparison, ladder
+from benchmarks.exploration.cases import PROFILES, SIMULATED, Case
 from benchmarks.exploration.costs import dollars
 from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.plots import draw
 from benchmarks.exploration.processes import make_units
-from benchmarks.exploration.rivals import MIXED_TASKS, OURS, REFERENCE, RIVALS, TASKS
+from benchmarks.exploration.rivals import (
+    LADDER_TASKS,
+    MIXED_TASKS,
+    OURS,
+    REFERENCE,
+    RIVALS,
+    TASKS,
+)
 from benchmarks.exploration.staleness import staleness
 from benchmarks.exploration.tables import rendered
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from benchmarks.exploration.two_core import two_core
 from benchmarks.report import Report, at_least_one
 from spotlight.errors import JobError, UserError
+from spotlight_simulation.profile import load_profile
 
-ON_TESTBED = ("testbed", "noise", "pools", "tuning")
+ON_TESTBED = ("testbed", "ladder", "noise", "pools", "tuning")
 PARTS = (*ON_TESTBED, "staleness", "two-core", "planner")
 _QUICK_PARTS = ("testbed", "noise", "staleness", "two-core", "planner")
 _QUICK_RIVALS = (REFERENCE, OURS, "data-parallel")
@@ -56,7 +66,9 @@ def main() -> None:
     report = Report("exploration", __doc__, minutes=5, proviso=" where all runs are kept")
     made = report.options
     made.add_argument("--part", choices=PARTS, action="append", help="default: all")
-    made.add_argument("--task", choices=TASKS, action="append", help="default: all; quick: ocr")
+    made.add_argument(
+        "--task", choices=(*TASKS, *LADDER_TASKS), action="append", help="default: all; quick: ocr"
+    )
     made.add_argument(
         "--profile", choices=PROFILES, action="append", help="default: all; quick: one"
     )
@@ -97,13 +109,13 @@ def main() -> None:
 
 
 def _measure(options: argparse.Namespace) -> dict[str, Any]:
-    tasks = options.task or TASKS[: 1 if options.quick else None]
+    tasks = options.task or (TASKS[:1] if options.quick else (*TASKS, *LADDER_TASKS))
     seeds = range(cases.FIRST_SEED, cases.FIRST_SEED + (1 if options.quick else options.seeds))
     chosen = options.part or (_QUICK_PARTS if options.quick else PARTS)
     figures: dict[str, Any] = {"quick": options.quick}
     if any(part in ON_TESTBED for part in chosen):
         figures |= _testbed(options, chosen, tasks, seeds)
-    alike = [task for task in tasks if task not in MIXED_TASKS]
+    alike = [task for task in tasks if task in TASKS and task not in MIXED_TASKS]
     others: dict[str, Callable[[], dict[str, Any]]] = {
         "staleness": lambda: staleness(options.runs, alike, seeds, quick=options.quick),
         "two-core": lambda: two_core(options.runs, seeds, quick=options.quick),
@@ -116,12 +128,14 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _testbed(
-    options: argparse.Namespace, parts: Sequence[str], tasks: Sequence[str], seeds: Sequence[int]
+    options: argparse.Namespace, parts: Sequence[str], chosen: Sequence[str], seeds: Sequence[int]
 ) -> dict[str, Any]:
-    others = [] if options.quick else [name for name in PROFILES if name != SOL_RL_SPLIT]
-    profiles = options.profile or [SOL_RL_SPLIT, *others]
+    tasks = [task for task in chosen if task in TASKS]
+    profiles = options.profile or SIMULATED[: 1 if options.quick else None]
     rivals = _QUICK_RIVALS if options.quick else tuple(RIVALS)
     wanted = list(dict.fromkeys(_wanted(parts, profiles, tasks, seeds, rivals)))
+    if "ladder" in parts:
+        wanted = list(dict.fromkeys([*wanted, *ladder.wanted(chosen, seeds)]))
     reasons = make_units(
         cases.units(wanted),
         options.runs,
@@ -143,6 +157,9 @@ def _testbed(
             figures |= dollars(times, profile, tasks, seeds)
         if options.plots:
             draw(options.plots, runs, profiles, tasks, seeds)
+    if "ladder" in parts:
+        splits = {name: load_profile(PROFILES[name]) for name in options.profile or PROFILES}
+        figures |= ladder.ladder(runs, splits, chosen, seeds)
     if "noise" in parts:
         figures |= comparison.order_noise(times, tasks, seeds)
     if "pools" in parts:

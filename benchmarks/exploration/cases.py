@@ -13,19 +13,28 @@ from typing import Any
 import msgspec
 
 from benchmarks.exploration.rival_jobs import virtual_job, with_spot_gpus
-from benchmarks.exploration.rivals import OURS, REFERENCE, RIVALS, SPOT_GPUS, WHOLE
+from benchmarks.exploration.rivals import (
+    ALL_GPUS,
+    LONG,
+    LONG_STEPS,
+    OURS,
+    REFERENCE,
+    RIVALS,
+    SPOT_GPUS,
+    WHOLE,
+)
 from benchmarks.exploration.trials import TRIALS
 from spotlight.errors import JobError
 from spotlight.jobs import JobSpec, job_to_yaml
 from spotlight.jobs.sections import PoolsSpec
+from spotlight_simulation.profile import load_profile
 
 PROFILES = {
     path.stem: path for path in sorted((Path(__file__).parents[1] / "profiles").glob("*.yaml"))
 }
 SOL_RL_SPLIT = "sol-rl-split"
-TRAINING_SHARES = {SOL_RL_SPLIT: "85 %", "even-split": "47 %"}
-"""How much of an iteration on all twelve GPUs training takes, by profile, without exploration and
-at all flow times. No ratio means anything without it."""
+SIMULATED = (SOL_RL_SPLIT, "even-split")
+"""Profiles that clusters are simulated with; the ladder of rivals has all of them."""
 
 OTHER_POOLS = (4, 16)
 _IN_OTHER_POOLS = (REFERENCE, OURS)
@@ -37,6 +46,16 @@ FIRST_SEED = 11
 TUNED = (OURS, "data-parallel", "pipelined", "uniform", "regenerate", "inline")
 """The rivals that are tuned besides the reference. Runs on reserved workers only have what wins for
 others that do not choose among their samples."""
+
+
+def training_share(profile: str, task: str = "") -> str:
+    """How much of rollouts and training on all twelve GPUs is training, in percent, without
+    exploration and at all flow times. No ratio means anything without it. Samples of most tasks
+    count as having the steps of the profile."""
+    times = load_profile(PROFILES[profile])
+    rollout_s = times.rollout_s * times.gpus / ALL_GPUS
+    rollout_s *= LONG_STEPS / times.steps if task == LONG else 1
+    return f"{100 * times.train_s / (times.train_s + rollout_s):.0f} %"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +70,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The samples of every iteration are trained on in another order, and all else is the same."""
     trial: str = ""
     """The name of settings to try, one of `TRIALS`."""
+    previews: int = 0
+    """So many for each sample, as many for every prompt, whether training waits for them or not; 0:
+    as the rival has them."""
 
     @property
     def name(self) -> str:
@@ -59,12 +81,15 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"spot-{self.spot_gpus}"] * (self.spot_gpus != SPOT_GPUS)
         parts += ["other-order"] * self.is_reordered
         parts += [self.trial] * bool(self.trial)
+        parts += [f"previews-{self.previews}"] * bool(self.previews)
         return f"{self.profile}/{'-'.join(parts)}"
 
     @property
     def reference(self) -> Case:
         """The run whose way and time this one is measured against, perhaps itself."""
-        return msgspec.structs.replace(self, rival=REFERENCE, is_reordered=False, trial="")
+        return msgspec.structs.replace(
+            self, rival=REFERENCE, is_reordered=False, trial="", previews=0
+        )
 
     @property
     def as_it_is(self) -> Case:
@@ -79,6 +104,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def job(self) -> JobSpec:
         """Raises `JobError`, as long as the job needs what is not there yet."""
         changes = with_spot_gpus(self.task, self.rival, self.spot_gpus)
+        if self.previews:
+            changes |= {
+                "exploration.mode": "uniform",
+                "exploration.budget": "fixed",
+                "exploration.candidates": self.previews,
+            }
         if self.trial:
             changes |= TRIALS[self.trial](self._job(changes))
         return self._job(changes)

@@ -8,7 +8,7 @@ from statistics import fmean
 
 import msgspec
 
-from benchmarks.exploration.cases import SOL_RL_SPLIT, TRAINING_SHARES, Case
+from benchmarks.exploration.cases import SOL_RL_SPLIT, Case, training_share
 from benchmarks.exploration.charts import Interval, Line, curves, intervals
 from benchmarks.exploration.comparison import Arrivals, Runs, arrivals, headlines
 from benchmarks.exploration.ratios import student_margin
@@ -100,7 +100,7 @@ def speedups(
 
 
 def _split(profile: str) -> str:
-    return f"training is {TRAINING_SHARES[profile]} of an iteration"
+    return f"training is {training_share(profile)} of an iteration"
 
 
 def _line(name: str, colour: str, found: Sequence[Curve]) -> Line:

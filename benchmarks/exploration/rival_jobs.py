@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.exploration.rivals import EXPLORING, MIXED_TASKS, SPOT_GPUS, example_of
+from benchmarks.exploration.rivals import EXPLORING, MIXED_TASKS, SPOT_GPUS, STRICT, example_of
 from benchmarks.exploration.settings import GPUS_OF_SPOT_NODE, settings
 from spotlight.jobs import JobSpec, job_from_data
 
@@ -27,7 +27,7 @@ def virtual_job(
     example = f"{example_of(task)}-tiny"
     data: dict[str, Any] = yaml.safe_load((_EXAMPLES / f"{example}.yaml").read_text())
     data |= {"name": f"{task}-{rival}-{seed}", "seed": seed}
-    if task in MIXED_TASKS:
+    if task in (*MIXED_TASKS, STRICT):
         for part in ("train", "validation"):
             data["prompts"][part] = f"builtin:{example}/mixed-{part}"
     data["exploration"]["preview_steps"] = None  # as many as a rollout has

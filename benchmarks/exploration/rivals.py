@@ -11,8 +11,14 @@ MIXED_TASKS = ("ocr-mixed", "compositional-mixed")
 """Those of the tasks whose prompts range from solved to hopeless, as GenEval's do."""
 TASKS = ("ocr", "compositional", *MIXED_TASKS)
 """Each has the model and the reward of the example that it begins with."""
+STRICT, LONG = "compositional-strict", "ocr-20-steps"
+LONG_STEPS = 20
+LADDER_TASKS = (STRICT, LONG)
+"""Tasks of the ladder of rivals alone, of which there are few runs: the mixed compositional prompts
+with a reward that is 0 or 1, and the OCR task with samples that take 20 steps."""
 
-SPOT_GPUS = 8
+RESERVED_GPUS, SPOT_GPUS = 4, 8
+ALL_GPUS = RESERVED_GPUS + SPOT_GPUS
 
 OURS = "spotlight"
 REFERENCE = "rollouts"
@@ -39,5 +45,5 @@ WHOLE = (REFERENCE, "reserved")
 
 
 def example_of(task: str) -> str:
-    """The example whose model and reward the task has."""
-    return task.removesuffix("-mixed")
+    """The example whose model the task has."""
+    return task.partition("-")[0]

@@ -17,10 +17,13 @@ from typing import Any
 
 from benchmarks.exploration.rivals import (
     EXPLORING,
+    LONG,
+    LONG_STEPS,
     OURS,
     REFERENCE,
     RIVALS,
     SPOT_GPUS,
+    STRICT,
     WHOLE,
     example_of,
 )
@@ -222,4 +225,28 @@ _PUBLISHED = [
     ),
 ]
 
-TABLE = [*_GPUS, *_EXPLORATION, *_SAMPLES, *_UPDATES, *_PUBLISHED]
+_LADDER = [
+    # Every rival without exploration has the same samples, so that one run is the run of all.
+    Row(
+        {"iterations": 64, "prompts.per_iteration": 6, "validation.every": 4},
+        rivals=_PLAIN,
+        task=LONG,
+    ),
+    Row({"sampler.solver": "euler", "sampler.steps": LONG_STEPS}, task=LONG),
+    Row(
+        {
+            "iterations": 64,
+            "prompts.per_iteration": 4,
+            "sampler.solver": "dpmpp_2m",
+            "sampler.steps": 6,
+        },
+        rivals=_PLAIN,
+        task=STRICT,
+    ),
+    Row(
+        {"rewards": [{"kind": "python", "python": "benchmarks.exploration.strict:StrictShapes"}]},
+        task=STRICT,
+    ),
+]
+
+TABLE = [*_GPUS, *_EXPLORATION, *_SAMPLES, *_UPDATES, *_PUBLISHED, *_LADDER]

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.exploration.cases import OTHER_POOLS, REORDERED, SOL_RL_SPLIT, TRAINING_SHARES
+from benchmarks.exploration.cases import OTHER_POOLS, REORDERED, SOL_RL_SPLIT, training_share
+from benchmarks.exploration.ladder import LADDER, OURS_TRAINING, SPOT_POOLS
 from benchmarks.exploration.rivals import OURS, RIVALS, SPOT_GPUS, TASKS
 from benchmarks.time_to_target import LEVELS
 from spotlight.errors import UserError
@@ -44,6 +45,11 @@ _AIMS = {
     "publication_delay_share": "",
 }
 """Where training is most of an iteration, by figure; none for those that are only told."""
+_BY_SHARE = ("verl-omni-split", SOL_RL_SPLIT, "even-split")
+"""Profiles by the share of training, the largest first."""
+SAME_RUNS = 0.05
+"""A ratio that scatters less between seeds is one of two clocks on the same runs: there is nothing
+to be estimated."""
 _MARKED = re.compile(r"(<!-- table: ([^>]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
@@ -73,7 +79,7 @@ def _speedups(figures: Figures, task: str, profile: str = SOL_RL_SPLIT) -> Itera
     """Over each rival, to the target and on the way."""
     *levels, _ = LEVELS
     yield (
-        f"claim, where training is {TRAINING_SHARES[profile]} of an iteration: Spotlight is faster"
+        f"claim, where training is {training_share(profile)} of an iteration: Spotlight is faster"
         " than",
         "figure",
         f"at {LEVELS[-1]} %",
@@ -98,7 +104,7 @@ def _speedups(figures: Figures, task: str, profile: str = SOL_RL_SPLIT) -> Itera
 
 def _headlines(figures: Figures) -> Iterable[Sequence[str]]:
     """The figures that have aims, of both tasks with alike prompts together, and of each task."""
-    yield f"figure, training {TRAINING_SHARES[SOL_RL_SPLIT]}", "aim", "both tasks", *TASKS
+    yield f"figure, training {training_share(SOL_RL_SPLIT)}", "aim", "both tasks", *TASKS
     yield ("---",) * (3 + len(TASKS))
     for name, aim in _AIMS.items():
         by_task = [_headline(figures, name, f"[{task}]") for task in TASKS]
@@ -143,7 +149,7 @@ def _dollars(figures: Figures) -> Iterable[Sequence[str]]:
 
 def _pools(figures: Figures, *tasks: str) -> Iterable[Sequence[str]]:
     """Speed-ups over the run without exploration, by the number of spot GPUs."""
-    yield f"spot GPUs, training {TRAINING_SHARES[SOL_RL_SPLIT]}", *tasks
+    yield f"spot GPUs, training {training_share(SOL_RL_SPLIT)}", *tasks
     yield ("---",) * (1 + len(tasks))
     for gpus in sorted((SPOT_GPUS, *OTHER_POOLS)):
         estimates = [figures[f"speedup_by_spot_gpus[{task}]"][gpus] for task in tasks]
@@ -159,12 +165,62 @@ def _noise(figures: Figures, *tasks: str) -> Iterable[Sequence[str]]:
         yield RIVALS[rival], *(f"{one:.2f}" if one else NOT_MEASURED for one in values)
 
 
+def _ladder(figures: Figures, task: str, profile: str, spot: str) -> Iterable[Sequence[str]]:
+    """All rivals on one split with so many spot GPUs."""
+    found = figures[f"ladder[{task}, {profile}, {spot}]"]
+    minutes = ", ".join(f"{at:.0f}" for at in found["minutes"]) if found else ""
+    dollars = ", ".join(f"{at:.1f}" for at in found["dollars"]) if found else ""
+    yield (
+        f"{task}, training {training_share(profile, task)}, {spot} spot GPUs",
+        "previews",
+        "s an iteration",
+        "times as fast as the reserved GPUs alone",
+        "Spotlight whose spot GPUs train is faster",
+        f"way made in {minutes} min",
+        f"for {dollars} dollars",
+        "area",
+    )
+    yield ("---",) * 8
+    for name, rung in LADDER.items():
+        row = found["rows"].get(name) if found else None
+        if row is None:
+            yield rung.title, NOT_MEASURED, *[""] * 6
+            continue
+        missed = _missed(row["never_arrived"])
+        over = "" if name == "reserved" else _with_seeds(row["over_reserved"])
+        yield (
+            f"{rung.title}{missed}",
+            str(row["previews"] or ""),
+            f"{row['iteration_s']:.1f}",
+            over,
+            "" if name == OURS_TRAINING else _with_seeds(row["ours_over_it"]),
+            _ways(row["way_in_time"]),
+            _ways(row["way_for_dollars"]),
+            f"{row['area']['value']:.2f}{_in_brackets(row['area'])}",
+        )
+
+
+def _rungs(figures: Figures, task: str) -> Iterable[Sequence[str]]:
+    """How many times as fast Spotlight whose spot GPUs train is as each rival, on all splits."""
+    columns = [(profile, spot) for profile in _BY_SHARE for spot in SPOT_POOLS]
+    heads = [f"{training_share(profile, task)}, {spot} spot" for profile, spot in columns]
+    yield f"{task}: Spotlight whose spot GPUs train, over", *heads
+    yield ("---",) * (1 + len(columns))
+    tables = [figures[f"ladder[{task}, {profile}, {spot}]"] for profile, spot in columns]
+    for name, rung in LADDER.items():
+        if name != OURS_TRAINING and not rung.on_spot:
+            rows = [table["rows"].get(name) if table else None for table in tables]
+            yield rung.title, *(_with_seeds(row["ours_over_it"] if row else None) for row in rows)
+
+
 TABLES: dict[str, Callable[..., Iterable[Sequence[str]]]] = {
     "headlines": _headlines,
     "speedups": _speedups,
     "dollars": _dollars,
     "pools": _pools,
     "noise": _noise,
+    "ladder": _ladder,
+    "rungs": _rungs,
 }
 
 
@@ -180,9 +236,21 @@ def _interval(one: Mapping[str, Any]) -> str:
     return "" if one["low"] is None else f"{one['low']:.2f} to {one['high']:.2f}"
 
 
+def _in_brackets(one: Mapping[str, Any]) -> str:
+    return f" ({_interval(one)})" if _interval(one) else ""
+
+
+def _ways(ways: Iterable[Mapping[str, Any] | None]) -> str:
+    """Percent."""
+    return ", ".join(str(round(100 * one["value"])) for one in ways if one) + " %"
+
+
 def _with_seeds(one: Mapping[str, Any] | None) -> str:
     if one is None:
         return NOT_MEASURED
-    interval = _interval(one)
-    inside = f"{interval}; {one['seeds']} seeds" if interval else "one seed"
-    return f"{one['value']:.2f} ({inside})"
+    seeds = "one seed" if one["seeds"] == 1 else f"{one['seeds']} seeds"
+    if one["low"] is None:
+        return f"{one['value']:.2f} ({seeds})"
+    if one["high"] - one["low"] < SAME_RUNS * one["value"]:
+        return f"{one['value']:.2f} (by the clock)"
+    return f"{one['value']:.2f} ({_interval(one)}; {seeds})"

@@ -144,6 +144,13 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     [times]"""
     preview_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
+    finish: Literal["newest", "previous"] = "newest"
+    """With which weights the seeds that previews of fewer steps have chosen are denoised in full.
+    `newest` does so when training is over. `previous` does so while it goes on, with the weights of
+    the previews, and trains on these samples one iteration old, as `reuse` does. Where previews
+    agree too little with finished samples, they take all steps and are themselves trained on. It
+    is for samples of many steps, and needs DiffusionNFT, `sampler.kind: ode` and
+    `preview_steps`."""
     reuse: bool = False
     """Train on the chosen previews themselves, which are made with the weights of the iteration
     before: nothing is denoised again, and training goes on at once. With `budget: window` and
@@ -187,11 +194,28 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             "must be 0, or at least 2 to be compared, not 1",
         )
         require(
-            not self.reuse or (self.mode != "none" and self.weights == "previous"),
+            not self.reuse or self._explores_ahead,
             "reuse",
             "needs previews that are made while training runs: another `mode` than `none`, and"
             " `weights: previous`",
         )
+        require(
+            self.finish == "newest" or self._explores_ahead,
+            "finish",
+            "must be `newest` unless previews are made while training runs: with another `mode`"
+            " than `none`, and `weights: previous`",
+        )
+        require(
+            self.finish == "newest" or not self.reuse,
+            "finish",
+            "must be `newest` with `reuse: true`, where previews are trained on themselves; leave"
+            " one of the two out",
+        )
+
+    @property
+    def _explores_ahead(self) -> bool:
+        """Whether previews are made while the iteration before is trained."""
+        return self.mode != "none" and self.weights == "previous"
 
 
 class ValidationSpec(Section, frozen=True, kw_only=True):

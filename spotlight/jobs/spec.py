@@ -71,6 +71,8 @@ class WorkSpec(Section, frozen=True, kw_only=True):
                 return (*self.rewards, *self.drawn_again)
             case "rollout" | "random":
                 return self.rewards
+            case "gradient":
+                return ()
 
 
 class JobSpec(Section, frozen=True, kw_only=True):
@@ -216,21 +218,39 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 require(False, *problem)
 
     def _require_reusable_previews(self) -> None:
-        if not self.exploration.reuse:
+        if not self.trains_on_older:
             return
         reusing = [name for name, facts in LOSSES.items() if facts.reuses]
+        field = "reuse" if self.exploration.reuse else "finish"
         require(
             self.training.loss in reusing,
-            "exploration.reuse",
+            f"exploration.{field}",
             f"needs a `training.loss` that can train on samples of older weights"
             f" ({', '.join(f'`{name}`' for name in reusing)}), not `{self.training.loss}`",
         )
+        if self.exploration.finish == "previous":
+            return self._require_cheap_previews()
         require(
             self.exploration.preview_steps in (None, self.sampler.steps),
             "exploration.preview_steps",
             f"must be {self.sampler.steps} as `sampler.steps`, or absent, with"
             f" `exploration.reuse`, not {self.exploration.preview_steps}: the previews are the"
             " samples",
+        )
+
+    def _require_cheap_previews(self) -> None:
+        require(
+            self.preview_steps < self.sampler.steps,
+            "exploration.preview_steps",
+            f"must be below `sampler.steps` ({self.sampler.steps}) with `exploration.finish:"
+            " previous`; previews with all steps are trained on as they are with"
+            " `exploration.reuse: true`",
+        )
+        require(
+            self.sampler.kind == "ode",
+            "exploration.finish",
+            f"must be `newest` with `sampler.kind: {self.sampler.kind}`: previews of fewer steps"
+            " are made without noise, and say next to nothing of samples that are made with it",
         )
 
     def _require_rewards(self) -> None:
@@ -276,12 +296,18 @@ class JobSpec(Section, frozen=True, kw_only=True):
 
     @property
     def trains_on_previews(self) -> bool:
-        """Whether the chosen previews are the samples: because the job says so, or because they are
-        made with the very weights, settings and steps of a rollout."""
+        """Whether the chosen previews may be the samples: because the job says so, because cheap
+        ones may turn out to be of no use, or because they are made with the very weights, settings
+        and steps of a rollout."""
         exploration = self.exploration
         explores_anew = exploration.mode != "none" and exploration.weights == "fresh"
         are_samples = explores_anew and self.preview_steps == self.sampler.steps
-        return exploration.reuse or are_samples
+        return self.trains_on_older or are_samples
+
+    @property
+    def trains_on_older(self) -> bool:
+        """Whether samples may be made with the weights of the iteration before."""
+        return self.exploration.reuse or self.exploration.finish == "previous"
 
     @property
     def trained_on(self) -> tuple[RequestKind, ...]:

@@ -35,6 +35,11 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     memory, and step there: the accelerator has what computes. Slower; only with `model.tuning:
     full`, and with `training.sharded` where there are several ranks. It is for models that the
     accelerators can compute, but not hold with all that training keeps."""
+    slices: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Into how many parts each rank's share of an update is divided at most, whose gradients any
+    worker may compute; with 1, trainer ranks compute everything themselves. More is for jobs whose
+    spot GPUs shall help to train: the weights of an update have the same bits whoever helps, and a
+    lost worker costs one part. Not with `training.sharded`. [slices]"""
     updates_per_iteration: Annotated[int, msgspec.Meta(ge=1)] = 2
     """Optimizer steps per iteration; the samples are divided among them. [steps]"""
     micro_batch: Annotated[int, msgspec.Meta(ge=1, le=MOST_IN_BATCH)] = 32
@@ -91,6 +96,12 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         problem = name_problem(self.loss)
         require(problem is None, "loss", str(problem))
+        require(
+            self.slices == 1 or not self.sharded,
+            "slices",
+            f"must be 1, not {self.slices}, with `training.sharded: true`: a shared-out model"
+            " computes a gradient on all of its ranks at once",
+        )
         if self.loss in LOSSES:
             msgspec.structs.force_setattr(self, "options", self._completed())
 

@@ -25,6 +25,8 @@ _VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
 """What a node's store holds at the same time: weights to denoise with, averaged ones to validate
 with, and states of training."""
 
+_OF_A_SLICE = "gradient of a slice"
+
 Phase = Literal["always", "starting", "encoding", "training", "denoising", "decoding"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
@@ -62,7 +64,8 @@ class MemoryPlan:
     trainer: WorkerMemory
     """A worker that trains, and denoises when it does not."""
     denoiser: WorkerMemory
-    """A worker that does not train, such as one of the spot pool."""
+    """A worker that does not train, such as one of the spot pool; with `training.slices` above 1 it
+    computes gradients for those that do."""
     loading: int
     """Bytes of host memory that a worker needs while it loads its largest part."""
     resting: int
@@ -90,17 +93,25 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
     denoising = _denoising_parts(job, checkpoint, nbytes)
     trained, shards = checkpoint.trainable, _shards(job)
     per_number = trained_bytes(job.training)
-    if job.divides_training:
-        per_number["weights that an iteration began with"] = FLOAT32  # between its two parts
+    is_sliced, updates = job.training.slices > 1, job.training.updates_per_iteration
+    if is_sliced:
+        per_number[_OF_A_SLICE] = FLOAT32
+    if (job.divides_training or (is_sliced and updates > 1)) and job.training.rollout_decay == 0:
+        per_number["weights that an iteration began with"] = FLOAT32  # for its later updates
     kept = [Part(name, -(-size * trained // shards)) for name, size in per_number.items()]
     on_accelerator = nbytes == BFLOAT16
     offloaded = kept if job.training.cpu_offload and on_accelerator else []
     training = _training_parts(job, checkpoint, nbytes)
+    helping = []
+    if is_sliced:
+        helping = [*training]
+        if not offloaded:
+            helping.append(Part(_OF_A_SLICE, FLOAT32 * trained, "training"))
     saved = saved_bytes(job.training) * trained
     copies = (_VERSIONS + _EVALUATIONS) * _published_bytes(job, nbytes) * trained
     return MemoryPlan(
         WorkerMemory((*held, *([] if offloaded else kept), *training, *denoising)),
-        WorkerMemory((*held, *denoising)),
+        WorkerMemory((*held, *helping, *denoising)),
         loading=nbytes * max(checkpoint.parameters, *checkpoint.frozen.values(), 0),
         resting=nbytes * _encoders(checkpoint) if on_accelerator else 0,
         training=sum(part.nbytes for part in offloaded),

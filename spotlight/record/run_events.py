@@ -189,6 +189,41 @@ class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
     """Why the price that it says does not count; empty if it says none."""
 
 
+class GradientsGivenUp(RunEvent, frozen=True, kw_only=True, tag="gradients_given_up"):
+    """No worker could compute the gradients of some slices: the trainer ranks do it themselves."""
+
+    request: str
+    """The request of the first of them."""
+    count: int
+    """Number of slices."""
+    reason: str
+    """Why the last worker could not."""
+
+
+class SpotTimePlanned(RunEvent, frozen=True, kw_only=True, tag="spot_time_planned"):
+    """Another number of workers computes gradients while the ranks train, since that teaches more
+    per second by what was measured."""
+
+    iteration: int
+    """The iteration that is trained."""
+    gradient_workers: int
+    """Number of workers that compute gradients; the others preview."""
+    why: str
+    """What was compared."""
+
+
+class OtherDevice(RunEvent, frozen=True, kw_only=True, tag="other_device"):
+    """A worker computes on another kind of device than the trainer ranks: it gets no gradients, as
+    sums have other bits there. It still denoises. This is told once of each kind."""
+
+    worker: str
+    """The first worker with such a device."""
+    device: str
+    """The kind of its device."""
+    ranks: tuple[str, ...]
+    """The kinds on which the ranks compute; gradients are shared where these are all the same."""
+
+
 class RewardsFlat(RunEvent, frozen=True, kw_only=True, tag="rewards_flat"):
     """All samples of an iteration have the same reward, so there is nothing to learn from them."""
 
@@ -231,6 +266,21 @@ class ExplorationReduced(RunEvent, frozen=True, kw_only=True, tag="exploration_r
     """Number of probes behind `tau`; older ones count less."""
     realised: float = 0.0
     """Previews promise a gain in spread; the share of it that the samples had."""
+
+
+class PreviewsMisled(RunEvent, frozen=True, kw_only=True, tag="previews_misled"):
+    """Previews of few steps have foretold too little of the samples that were finished with the
+    same weights, so they take all steps, and are themselves trained on."""
+
+    iteration: int
+    """The iteration whose seeds are explored."""
+    agreement: float
+    """Spearman's rank correlation of the rewards of previews and of finished samples, by Kendall's
+    tau of probes."""
+    least: float
+    """The rank correlation from which on previews of few steps are made."""
+    pairs: float
+    """Number of pairs of probes behind `agreement`; older ones count less."""
 
 
 class SamplesOutdated(RunEvent, frozen=True, kw_only=True, tag="samples_outdated"):

@@ -38,6 +38,10 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     """Time from the beginning of the rollout until all samples were there."""
     train_s: float | None = None
     """Time that training took."""
+    slices: int = 0
+    """Number of slices of updates whose gradients were added, with `training.slices` above 1."""
+    slices_by_others: int = 0
+    """How many of these workers computed that are no trainer ranks."""
     scoring_s: float | None = None
     """Time that scoring took since the previous iteration, summed over all workers, whatever their
     states were."""
@@ -45,8 +49,12 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     samples: int = 0
     """Number of samples that were trained on."""
     samples_reused: int = 0
-    """How many of these were previews, made with the weights of the iteration before, or with
-    `exploration.weights: fresh` with those of the iteration."""
+    """How many of these were there before the rollout began: previews, or seeds that were finished,
+    made with the weights of the iteration before, or with `exploration.weights: fresh` with those
+    of the iteration."""
+    samples_finished: int = 0
+    """How many of these were chosen by previews of fewer steps and then denoised in full with the
+    same weights, while the iteration before was trained."""
     samples_restored: int = 0
     """How many of these were made before a restart of the coordinator, and are not in
     `rollout_s`."""
@@ -80,8 +88,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     loss: float | None = None
     """Mean loss of the update."""
     drift: float | None = None
-    """Mean squared change of the velocity in the update, divided by its mean square; with
-    `exploration.reuse` only."""
+    """Mean squared change of the velocity in the update, divided by its mean square; where samples
+    may be one iteration old only."""
     reuse_weight: float | None = None
     """How much a sample's noisy step counts on average, by how probable the newest weights find it;
     1 where they made it themselves. It is there with `exploration.reuse` and Flow-GRPO or
@@ -116,6 +124,12 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     """Spearman correlation of the preview and fresh rewards of probes."""
     probe_tau: float | None = None
     """Kendall's tau-b of the same, over this and earlier iterations; older ones count less."""
+    choice_worth: float | None = None
+    """How many times as much a kept sample is estimated to teach as a random one, since so many
+    previews were made of which the best are kept: the growth of the variance of rewards within a
+    prompt group, by the previews of this and earlier iterations, older ones of which count less."""
+    choice_worth_doubled: float | None = None
+    """The same if twice as many previews were made."""
     window_s: float | None = None
     """Time for exploring the next iteration: the predicted time of training, less the time that
     open validations need; None if there was no prediction."""
@@ -151,9 +165,15 @@ class ValidationMetrics(RunMetrics, kw_only=True, tag="validation"):
 
 
 MEASURED_BESIDE = frozenset(
-    {"contrast_at_random", "contrast_beside_random", "random_groups", "random_late"}
+    {
+        "contrast_at_random",
+        "contrast_beside_random",
+        "random_groups",
+        "random_late",
+        "slices_by_others",
+    }
 )
-"""What is measured in idle time: it may differ between runs that train on the same samples."""
+"""What depends on who had time: it may differ between runs that train on the same samples."""
 
 _DECODER = msgspec.json.Decoder(IterationMetrics | ValidationMetrics)
 _OF_ITERATION = frozenset(field.name for field in msgspec.structs.fields(IterationMetrics))

@@ -18,6 +18,7 @@ from spotlight.record.run_events import (
     NodeUnpriced,
     NoticeReceived,
     NoticeWithdrawn,
+    PreviewsMisled,
     ResultsIgnored,
     RewardFell,
     RewardsFlat,
@@ -149,6 +150,9 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
             how_far = NONE if drift is None else f"{drift:.3g}"
             why = f"the velocity has moved by {how_far} of its square, at most {most:g} is allowed"
             return "Samples denoised again", f"for iteration {iteration}: {why}", False
+        case PreviewsMisled(iteration=iteration, agreement=found, least=least):
+            why = f"those of few steps agree with finished samples by {found}, less than {least}"
+            return "Previews take all steps", f"for iteration {iteration}: {why}", False
         case RewardsFlat(iteration=iteration, reward=reward, in_a_row=number, stops_after=most):
             what = f"all are {score(reward)} in iteration {iteration}"
             return "Rewards equal", f"{what}; {number} of {most} in a row", True

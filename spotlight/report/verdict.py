@@ -15,7 +15,7 @@ Pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from statistics import variance
 from typing import NamedTuple
@@ -112,6 +112,7 @@ def exploration_of(
     verdict = verdict_of(ratio)
     said = (
         _finding(verdict, ratio, groups),
+        *_worth(iterations),
         _cost(iterations, seconds_by_state, bill),
         "Contrast is not speed: how much sooner a score is reached was not measured.",
     )
@@ -143,6 +144,19 @@ def _finding(verdict: Verdict, ratio: Ratio | None, groups: int) -> str:
         return f"{_VERDICTS[verdict]}: {spread}; {measured_on} {is_or_are} too little to tell."
     interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}, from {measured_on}"
     return f"{_VERDICTS[verdict]}: {spread} ({interval})."
+
+
+def _worth(iterations: Sequence[IterationMetrics]) -> Iterator[str]:
+    """What choosing is worth at last, where previews have told."""
+    for one in reversed(iterations):
+        if one.choice_worth is not None and one.choice_worth_doubled is not None and one.samples:
+            previews = one.previews / one.samples
+            yield (
+                f"By the scores of previews, a sample that is chosen from {previews:.2g} teaches"
+                f" {one.choice_worth:.2g} times as much as a random one, and from twice as many it"
+                f" would {one.choice_worth_doubled:.2g} times."
+            )
+            return
 
 
 def _cost(

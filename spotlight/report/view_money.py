@@ -78,7 +78,7 @@ class ViewMoney:
         self._work = self._work.plus(
             train_s=metrics.train_s or 0.0,
             samples=metrics.samples,
-            reused=metrics.samples_reused,
+            reused=metrics.samples_reused - metrics.samples_finished,  # which were rolled out
             previews=metrics.previews,
         )
 
@@ -180,6 +180,7 @@ class ViewMoney:
             previews_per_sample=work.previews / work.samples if work.samples else 0.0,
             most_previews=self._job.exploration.candidates,
             contrast=_interval(exploration),
+            doubling=_doubling(latest),
             useful_share=useful_ms / spot_ms if spot_ms else 1.0,
             explores=_explores(self._job, latest),
             spot_share_of_previews=self._spot_share_of_previews(),
@@ -212,6 +213,17 @@ def _interval(exploration: ExplorationPart) -> tuple[float, float] | None:
     if exploration.low is None or exploration.high is None:
         return None
     return exploration.low, exploration.high
+
+
+def _doubling(latest: Sequence[IterationMetrics]) -> float | None:
+    """What twice as many previews would add to the gain of choosing, in parts of it."""
+    told = [
+        (one.choice_worth - 1, one.choice_worth_doubled - one.choice_worth)
+        for one in latest
+        if one.choice_worth is not None and one.choice_worth_doubled is not None
+    ]
+    gained, added = map(sum, zip(*told, strict=True)) if told else (0.0, 0.0)
+    return added / gained if gained > 0 else None
 
 
 def _explores(

@@ -54,6 +54,7 @@ def training_batch(
         window_states=_rows(samples, "states") if noisy else None,
         log_probs=_rows(samples, "log_probs") if noisy else None,
         window_start=_window_start(ordered, sampler) if noisy else 0,
+        seeds=[sample.seed for sample in samples],
     )
 
 

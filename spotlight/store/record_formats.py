@@ -15,7 +15,20 @@ import msgspec
 Step = Callable[[object], object]
 """Makes the plain data of a record into those of the next format."""
 
-STEPS: dict[str, tuple[Step, ...]] = {}
+
+def _without_worth(data: object) -> object:
+    """0.1.0 kept other sums for what a choice among previews is worth: a run tells it anew."""
+    if isinstance(data, dict):
+        for record in (data, data.get("explored")):
+            if isinstance(record, dict):
+                record.pop("worth", None)
+    return data
+
+
+STEPS: dict[str, tuple[Step, ...]] = {
+    "progress": (_without_worth,),
+    "before_last": (_without_worth,),
+}
 """The steps from each format to the next, by kind. A step is never removed: run folders live for
 years."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,18 +33,38 @@ class TrainingBatch:
     """[N, w] float32, as the sampler computed them."""
     window_start: int = 0
     """The first window step."""
+    seeds: list[int] | None = None
+    """The seed of each sample, by which errors name it; nothing else needs them."""
 
     def __post_init__(self) -> None:
         count = len(self.prompts)
         if count == 0:
             raise ValueError("prompts: an iteration needs at least one sample")
-        for name in ("latents", "advantages", "window_states", "log_probs"):
-            tensor = getattr(self, name)
-            if tensor is not None and tensor.shape[0] != count:
-                raise ValueError(f"{name}: {tensor.shape[0]} rows for {count} prompts")
+        for name in ("latents", "advantages", "window_states", "log_probs", "seeds"):
+            rows = getattr(self, name)
+            if rows is not None and len(rows) != count:
+                raise ValueError(f"{name}: {len(rows)} rows for {count} prompts")
 
     def __len__(self) -> int:
         return len(self.prompts)
+
+    def select(self, samples: Sequence[int]) -> TrainingBatch:
+        """A batch of these samples alone, in this order."""
+        rows = list(samples)
+        return TrainingBatch(
+            prompts=[self.prompts[row] for row in rows],
+            latents=self.latents[rows],
+            advantages=self.advantages[rows],
+            window_states=None if self.window_states is None else self.window_states[rows],
+            log_probs=None if self.log_probs is None else self.log_probs[rows],
+            window_start=self.window_start,
+            seeds=None if self.seeds is None else [self.seeds[row] for row in rows],
+        )
+
+    def name_of(self, sample: int) -> str:
+        """How an error says which sample it is about."""
+        seed = "" if self.seeds is None else f", seed {self.seeds[sample]}"
+        return f"prompt {self.prompts[sample]!r}{seed}"
 
 
 def key(*parts: int) -> int:

@@ -25,36 +25,28 @@ class MicroBatch:
     size: int
 
 
-class Forwards:
-    """The forward passes of one iteration; every prompt is encoded once."""
+def micro_batch_size(rows: int, most: int, *, fixed: bool) -> int:
+    """How many rows each of the fewest possible micro-batches has, of `most` rows or fewer:
+    exactly `most` if that is `fixed`, else as even as can be."""
+    return most if fixed or not rows else -(-rows // -(-rows // most))
 
-    def __init__(
-        self,
-        model: DiffusionModel,
-        sampler: SamplerSpec,
-        prompts: Sequence[str],
-        *,
-        micro_batch: int,
-        fixed: bool,
-    ) -> None:
-        """`fixed` runs exactly `micro_batch` rows; otherwise it is the most, split evenly."""
+
+class Forwards:
+    """Forward passes for the rows of a batch."""
+
+    def __init__(self, model: DiffusionModel, sampler: SamplerSpec, prompts: Sequence[str]) -> None:
+        """`prompts`, one for each row of the batch, are encoded once each, and each by itself:
+        what a row gets does not depend on the others."""
         self._model = model
         self._sampler = sampler
-        self._micro_batch = micro_batch
-        self._fixed = fixed
         distinct = list(dict.fromkeys(prompts))
         position = {prompt: row for row, prompt in enumerate(distinct)}
         self._conditioning = model.encode_prompts(distinct, sampler.text_tokens)
         self._prompt_rows = torch.tensor([position[prompt] for prompt in prompts])
 
-    def passes(self, terms: Terms) -> int:
-        """Into how many micro-batches they are divided."""
-        return -(-len(terms) // self._micro_batch)
-
-    def micro_batches(self, terms: Terms) -> Iterator[MicroBatch]:
-        """All rows of `terms`, in order."""
-        count, passes = len(terms), self.passes(terms)
-        size = self._micro_batch if self._fixed or not count else -(-count // passes)
+    def micro_batches(self, terms: Terms, size: int) -> Iterator[MicroBatch]:
+        """All rows of `terms`, in order, `size` at a time."""
+        count = len(terms)
         for first in range(0, count, size):
             index = torch.arange(first, min(first + size, count))
             yield MicroBatch(terms.select(index, self._model.device), size)

@@ -32,9 +32,52 @@ class Rows:
     """Shape of these rows."""
 
 
+class BackwardSum:
+    """Has backward passes leave their sum in one flat float32 vector [P], in the order of the
+    parameters: on their device or, `offloaded`, on the CPU.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor], *, offloaded: bool = False) -> None:
+        self._parameters = parameters
+        self._offloaded = offloaded
+        self._views: list[Tensor] = []
+
+    def new_vector(self) -> Tensor:
+        """One that is long enough; what it holds is undefined."""
+        held = [_held(parameter) for parameter in self._parameters]
+        place = "cpu" if self._offloaded else held[0].device
+        numbers = sum(each.numel() for each in held)
+        return torch.empty(numbers, dtype=torch.float32, device=place)
+
+    def start(self, vector: Tensor) -> None:
+        """Zero `vector` and let backward passes add to it."""
+        vector.zero_()
+        self._views = _cut_like(vector, [_held(parameter) for parameter in self._parameters])
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            parameter.grad = _like(parameter, view) if self._adds_itself(parameter) else None
+
+    def collect(self) -> None:
+        """Call after every backward pass: adds what autograd could not add itself."""
+        for parameter, view in zip(self._parameters, self._views, strict=True):
+            if not self._adds_itself(parameter) and parameter.grad is not None:
+                view.add_(_held(parameter.grad).to(view.device))
+                parameter.grad = None
+
+    def drop(self) -> None:
+        """Detach the parameters from the vector."""
+        self._views = []
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _adds_itself(self, parameter: Tensor) -> bool:
+        """Whether autograd adds to the parameter's part of the vector."""
+        return parameter.dtype == torch.float32 and not self._offloaded
+
+
 class FlatWeights:
     """`values` [P] and `gradient` [P], float32, on the model's device or, `offloaded`, on the CPU,
-    in the order of `names`; the same on all ranks of a group.
+    in the order of `names`; the same on all ranks of a group. `backward` leaves gradients in a
+    vector of this kind.
     """
 
     def __init__(
@@ -62,6 +105,7 @@ class FlatWeights:
         self.values = torch.empty(sum(self._sizes), dtype=torch.float32, device=place)
         torch._foreach_copy_(self._views(self.values), self._held)
         self.gradient = torch.zeros_like(self.values)
+        self.backward = BackwardSum(self._parameters, offloaded=self._offloaded)
 
     @property
     def rows(self) -> dict[str, Rows]:
@@ -76,30 +120,12 @@ class FlatWeights:
         """Put `values` [P] into the model, in place."""
         torch._foreach_copy_(self._held, self._views(values))
 
-    def start_gradients(self) -> None:
-        """Zero `gradient` and let backward passes add to it."""
-        self.gradient.zero_()
-        for parameter, view in zip(self._parameters, self._views(self.gradient), strict=True):
-            parameter.grad = _like(parameter, view) if self._adds_itself(parameter) else None
-
-    def collect_gradients(self) -> None:
-        """Call after every backward pass: adds what autograd could not add to `gradient` itself."""
-        for parameter, view in zip(self._parameters, self._views(self.gradient), strict=True):
-            if not self._adds_itself(parameter) and parameter.grad is not None:
-                view.add_(_held(parameter.grad).to(view.device))
-                parameter.grad = None
-
     def reduce_gradient(self) -> float:
         """Sum `gradient` over the ranks; returns its norm. Raises `TransportError`."""
         if self._group is not None:
             self._group.all_reduce(self.gradient)
         norm: float = torch.linalg.vector_norm(self.gradient).item()
         return norm
-
-    def drop_gradients(self) -> None:
-        """Detach the model's parameters from `gradient`."""
-        for parameter in self._parameters:
-            parameter.grad = None
 
     def most_passes(self, passes: Sequence[int]) -> list[int]:
         """So many passes all ranks must run, where this one has these: just these."""
@@ -143,13 +169,8 @@ class FlatWeights:
             for name, dtype, view in views[share(self._sizes, part, parts)]
         }
 
-    def _adds_itself(self, parameter: Tensor) -> bool:
-        """Whether autograd adds to the parameter's part of `gradient`."""
-        return parameter.dtype == torch.float32 and not self._offloaded
-
     def _views(self, values: Tensor) -> list[Tensor]:
-        parts = torch.split(values, self._sizes)
-        return [part.view(held.shape) for part, held in zip(parts, self._held, strict=True)]
+        return _cut_like(values, self._held)
 
 
 def trainable(model: DiffusionModel) -> dict[str, Tensor]:
@@ -176,6 +197,12 @@ def share(sizes: Sequence[int], part: int, parts: int) -> slice:
     middles = [end - size / 2 for end, size in zip(ends, sizes, strict=True)]
     first, last = (bisect_left(middles, ends[-1] * edge / parts) for edge in (part, part + 1))
     return slice(first, last)
+
+
+def _cut_like(vector: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Views on a flat vector, of the shapes of these tensors."""
+    parts = torch.split(vector, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _held(parameter: Tensor) -> Tensor:

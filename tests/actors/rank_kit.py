@@ -244,7 +244,7 @@ class Gym:
 
     def batch(self, iteration: int) -> Train:
         a, b = self.bundles[-2:]
-        rows = (("p", b, 1, 0.5), ("q", a, 0, -0.5), ("p", b, 0, 0.25))
+        rows = (("p", b, 1, 0.5, 7), ("q", a, 0, -0.5, 8), ("p", b, 0, 0.25, 9))
         return Train(iteration, 0, tuple(TrainingSample(*row) for row in rows))
 
 

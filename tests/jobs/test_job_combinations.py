@@ -101,6 +101,14 @@ def test_only_all_weights_can_be_sharded() -> None:
     assert error.path == "training.sharded" and "needs `model.tuning: full`" in error.problem
 
 
+def test_a_sharded_model_has_no_slices() -> None:
+    data = with_field("training.slices", 4)
+    assert job_from_data(data).training.slices == 4
+    error = problem_of(with_field("training.sharded", True, data))
+    assert error.path == "training.slices"
+    assert "must be 1, not 4, with `training.sharded: true`" in error.problem
+
+
 def test_only_all_weights_can_be_offloaded_and_only_once() -> None:
     data = with_field("training.cpu_offload", True)
     assert job_from_data(data).training.cpu_offload

@@ -117,11 +117,32 @@ def test_the_weights_of_the_beginning_are_kept_only_where_an_iteration_has_two_p
 ) -> None:
     job = make_job(
         exploration={"reuse": True, "preview_steps": None},
-        training={"updates_per_iteration": updates, "rollout_decay": 0.5},
+        training={"updates_per_iteration": updates, "loss": "flow_grpo"},
+        sampler={"kind": "cps"},
     )
     plan = memory_plan(job, inspect_checkpoint(job.model))
     names = {each.name for each in plan.trainer.parts}
     assert ("weights that an iteration began with" in names) == (updates == 2)
+
+
+def test_an_old_policy_is_what_an_iteration_began_with(make_job: Callable[..., JobSpec]) -> None:
+    training = {"slices": 4, "rollout_decay": 0.5}
+    job = make_job(
+        exploration={"reuse": True, "preview_steps": None, "budget": "window"}, training=training
+    )
+    plan = memory_plan(job, inspect_checkpoint(job.model))
+    assert "weights that an iteration began with" not in {it.name for it in plan.trainer.parts}
+
+
+def test_with_slices_every_worker_has_room_for_a_gradient(make_job: Callable[..., JobSpec]) -> None:
+    job = make_job(training={"slices": 4})
+    checkpoint = inspect_checkpoint(job.model)
+    plan = memory_plan(job, checkpoint)
+    for worker in (plan.trainer, plan.denoiser):
+        assert part(worker, "gradient of a slice").nbytes == 4 * checkpoint.trainable
+        assert part(worker, "activations").phase == "training"
+    began = part(plan.trainer, "weights that an iteration began with")
+    assert began.nbytes == 4 * checkpoint.trainable
 
 
 def test_on_a_cpu_nothing_is_elsewhere_than_in_host_memory(

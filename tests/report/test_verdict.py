@@ -229,6 +229,16 @@ def test_the_sentence_has_the_interval_the_cost_and_says_that_contrast_is_not_sp
     )
 
 
+def test_the_sentence_has_what_choosing_is_worth_by_the_latest_iteration_that_knows() -> None:
+    knows = told(0.5, 0.3, samples=10, previews=39, choice_worth=2.93, choice_worth_doubled=3.81)
+    found = part([told(0.5, 0.3, choice_worth=9.0), knows, told(0.5, 0.3)])
+    assert (
+        "By the scores of previews, a sample that is chosen from 3.9 teaches 2.9 times as much as"
+        " a random one, and from twice as many it would 3.8 times." in found.sentence
+    )
+    assert "By the scores" not in part(wide(1.3)).sentence
+
+
 def test_a_cost_that_is_not_known_is_not_said_to_be_nothing() -> None:
     found = exploration_of(sample_job(), wide(1.3), {}, None)
     assert "$" not in found.sentence

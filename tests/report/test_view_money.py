@@ -65,6 +65,7 @@ def iteration(number: int, time_s: float = 0.0, **fields: Any) -> IterationMetri
     measured: dict[str, Any] = {
         "train_s": 450.0, "rollout_s": 60.0, "samples": 10, "previews": 40,
         "contrast": 1.7, "contrast_at_random": 1.0,
+        "choice_worth": 3.0, "choice_worth_doubled": 4.0,
     }  # fmt: skip
     return IterationMetrics(iteration=number, time_s=time_s, **{**measured, **fields})
 
@@ -133,6 +134,12 @@ def test_advice_is_given_by_the_runs_own_figures() -> None:
 def test_no_advice_is_given_before_the_gain_has_an_interval() -> None:
     advice = money(exploration=ExplorationPart(verdict="not shown", times=1.7)).advice
     assert "cannot be said" in advice
+
+
+def test_no_advice_is_given_before_it_is_known_what_more_previews_would_gain() -> None:
+    untold = [iteration(n, 900.0 * n, choice_worth=None) for n in range(4)]
+    advice = money(spec=job(exploration={"candidates": 8}), iterations=untold).advice
+    assert "what more previews would gain is not known yet" in advice
 
 
 def test_no_advice_is_given_while_exploration_is_reduced() -> None:

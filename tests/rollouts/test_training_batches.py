@@ -49,6 +49,7 @@ def test_samples_stand_in_the_order_of_the_requests_however_groups_were_done() -
     assert batch.prompts == ["a", "a", "b", "b", "b"]
     assert batch.latents[:, 0, 0].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert batch.window_states is None
+    assert batch.seeds == [1, 2, 3, 4, 5]
 
 
 def test_advantages_are_within_the_group_in_units_of_its_spread() -> None:

@@ -12,6 +12,7 @@ import yaml
 from run_folder_kit import job
 
 from spotlight import __version__
+from spotlight.actors.coordinator.tenant.job_journal import SavedProgress
 from spotlight.errors import RunFolderError
 from spotlight.jobs import job_to_yaml
 from spotlight.store.journal import NAME, Journal
@@ -57,6 +58,16 @@ def test_the_run_folder_of_every_release_opens_with_all_that_its_journal_has(
         assert len(folder.metrics()) == 3
         folder.close()
     assert not (path / "journal.sqlite").exists()
+
+
+@pytest.mark.parametrize("version", sorted(path.name for path in EARLIER.iterdir()))
+def test_the_progress_of_every_release_is_read(tmp_path: Path, version: str) -> None:
+    path = tmp_path / "run"
+    shutil.copytree(EARLIER / version, path)
+    folder, _ = RunFolder.reopen(path, None)
+    bodies = [body for _, body in folder.journal.items(PROGRESS)]
+    assert [msgspec.json.decode(body, type=SavedProgress).completed for body in bodies] == [2]
+    folder.close()
 
 
 def test_a_folder_names_the_version_and_the_run_as_its_journal_does(path, folder) -> None:

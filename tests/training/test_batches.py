@@ -26,6 +26,23 @@ def test_keys_tell_choices_apart():
     assert 0 <= key(2**63 - 1) < 2**64
 
 
+def test_a_part_of_a_batch_is_a_batch_of_these_samples():
+    batch = TrainingBatch(
+        prompts=["a", "b", "c"],
+        latents=torch.randn(3, 2, 4),
+        advantages=torch.randn(3),
+        window_states=torch.randn(3, 3, 2, 4),
+        log_probs=torch.randn(3, 2),
+        window_start=2,
+        seeds=[7, 8, 9],
+    )
+    part = batch.select([2, 0])
+    assert (part.prompts, part.seeds, part.window_start) == (["c", "a"], [9, 7], 2)
+    for name in ("latents", "advantages", "window_states", "log_probs"):
+        assert torch.equal(getattr(part, name), getattr(batch, name)[[2, 0]])
+    assert batch.name_of(1) == "prompt 'b', seed 8"
+
+
 @pytest.mark.parametrize("name", ["latents", "advantages", "log_probs"])
 def test_a_field_with_another_number_of_rows_is_named(name):
     good = {"latents": torch.zeros(2, 3, 4), "advantages": torch.zeros(2)}

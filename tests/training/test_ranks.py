@@ -15,6 +15,7 @@ from spotlight_simulation.rank_groups import init_group
 from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch, same_bits, with_options
+from .slice_kit import Helper, train_with_help
 
 TIMEOUT_S = 30.0
 RULES = {
@@ -24,6 +25,9 @@ RULES = {
     "grpo": (GRPO, NOISY),
     "grpo-reuse": (GRPO, NOISY),  # the second iteration's samples are of the initial weights
 }
+
+
+SLICED = [rule for rule in RULES if rule != "grpo-reuse"]
 
 
 def train(rule: str, count: int, **ranks) -> dict[str, torch.Tensor]:
@@ -36,6 +40,18 @@ def train(rule: str, count: int, **ranks) -> dict[str, torch.Tensor]:
     return trainer.state_dict()
 
 
+def helped(rule: str, helps, **ranks) -> dict[str, torch.Tensor]:
+    """What two iterations lead to if others compute some of this rank's slices."""
+    training, sampler = RULES[rule]
+    training = msgspec.structs.replace(training, slices=3, micro_batch=2)
+    trainer = Trainer(FakeModel(), training, sampler, seed=0, **ranks)
+    helper = Helper(FakeModel(seed=9), training, sampler)
+    for iteration in range(2):
+        batch = make_batch(FakeModel(), sampler, count=7)
+        train_with_help(trainer, helper, iteration, batch, helps)
+    return trainer.state_dict()
+
+
 def run_rank(rank: int, port: int, listener, folder: Path) -> list[str]:
     """All that one rank of two does; returns the errors that it should have had."""
     torch.set_num_threads(1)
@@ -44,6 +60,11 @@ def run_rank(rank: int, port: int, listener, folder: Path) -> list[str]:
             for count in (8, 7):
                 state = train(rule, count, rank=rank, world=2, group=group)
                 save_checkpoint(folder / f"{rule}-{count}-{rank}", state, {})
+        for rule in SLICED:
+            # Each rank is helped with other slices.
+            for name, helps in {"alone": lambda _: False, "helped": lambda i: i != rank}.items():
+                state = helped(rule, helps, rank=rank, world=2, group=group)
+                save_checkpoint(folder / f"{rule}-{name}-{rank}", state, {})
         batch = make_batch(FakeModel(), count=2)
         batch.latents[0] = float("nan")
         one_update = msgspec.structs.replace(NFT, updates_per_iteration=1)
@@ -83,6 +104,17 @@ def test_two_ranks_make_the_same_update_as_one(outcome, rule, count):
 def test_both_ranks_hold_the_same_bits(outcome, rule):
     folder, _ = outcome
     assert same_bits(*(load_checkpoint(folder / f"{rule}-8-{rank}")[0] for rank in range(2)))
+
+
+@pytest.mark.parametrize("rule", SLICED)
+def test_the_bits_of_two_ranks_do_not_depend_on_who_helps_them(outcome, rule):
+    folder, _ = outcome
+    states = [
+        load_checkpoint(folder / f"{rule}-{name}-{rank}")[0]
+        for name in ("alone", "helped")
+        for rank in range(2)
+    ]
+    assert all(same_bits(state, states[0]) for state in states)
 
 
 def test_one_rank_s_nan_stops_both(outcome):

@@ -127,12 +127,12 @@ def test_offloaded_gradients_are_taken_from_the_model_after_every_pass(group, sh
     weights = kind(model, group if sharded else None, offloaded=True)
     parameters = list(model.transformer.parameters())
     assert weights.values.device == weights.gradient.device == torch.device("cpu")
-    weights.start_gradients()
+    weights.backward.start(weights.gradient)
     for count in (1, 2):
         assert all(parameter.grad is None for parameter in parameters)
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        weights.collect_gradients()
+        weights.backward.collect()
         assert torch.equal(weights.gradient, torch.full_like(weights.gradient, count))
 
 

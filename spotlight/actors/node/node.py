@@ -35,6 +35,7 @@ from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.node.kept_bundles import KeptBundles
 from spotlight.actors.node.leaving import Leaving
+from spotlight.actors.node.lent_copies import LentCopies
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
@@ -43,6 +44,7 @@ from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol.artifacts import LEFT_BY_TRAINERS
 from spotlight.actors.protocol.door import Role
 from spotlight.actors.protocol.down import DropBundles, GroupPlan, JobPlan, NodePlan
+from spotlight.actors.protocol.gradients import GRADIENTS, Bring, Brought
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
@@ -136,6 +138,7 @@ class NodeScheduler(Actor):
         self._job: JobPlan | None = None
         """The job of the latest plan, with its spec."""
         self._weights = WeightsCopies(self, store, timings.weights)
+        self._lent = LentCopies(self, store, timings.weights)
         self._checkpoint = CheckpointFiles(self, store, timings)
         self._kept = KeptBundles(self, store)
         self._grouping = Grouping(self, settings.name, timings.node)
@@ -179,6 +182,9 @@ class NodeScheduler(Actor):
         if refs is None or message.epoch != refs.epoch:
             return False
         return self.sender == refs.leader
+
+    def _from_its_member(self, message: Bring) -> bool:
+        return any(self.sender == refs.member for refs in self._workers.values())
 
     def _from_coordinator(self, message: NodePlan) -> bool:
         known = self._link.coordinator
@@ -229,6 +235,7 @@ class NodeScheduler(Actor):
                 return  # it is told again with its spec
             self._grouping.end_job()
             self._weights.begin(job.job_id)
+            self._lent.forget_all()
             self._checkpoint.begin(job.spec.model.checkpoint)
             if self._settings.pool == "reserved":
                 self._kept.begin()
@@ -261,6 +268,11 @@ class NodeScheduler(Actor):
             job = msgspec.structs.replace(job, weights=self._weights.held, checkpoint=None)
         self._plans.set_job(job)
 
+    @handles(Bring, only=_from_its_member)
+    async def on_bring(self, message: Bring) -> asyncio.Future[Brought]:
+        """Weights that a rank has lent."""
+        return self._lent.bring(message.bundle)
+
     @handles(WorkerReport, only=_from_its_leader)
     async def on_report(self, message: WorkerReport) -> None:
         """How a worker stands."""
@@ -275,6 +287,7 @@ class NodeScheduler(Actor):
             self._lives.follow_job(None)
             self._tell_workers_job()
             self._weights.begin("")
+            self._lent.forget_all()
             self._checkpoint.begin("")
             self._kept.end()
             self._worked.work_for("", self._now())
@@ -357,6 +370,11 @@ class NodeScheduler(Actor):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+    @property
+    def own_store(self) -> StoreEndpoint:
+        """Where its own workers leave gradients."""
+        return self._store.writable_by(self._settings.name, GRADIENTS)
 
     @property
     def _sink(self) -> StoreEndpoint:

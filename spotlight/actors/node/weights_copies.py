@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.up import MissedWeights
 from spotlight.actors.runtime import garbage
 from spotlight.actors.runtime.log_limiter import LimitedLog
@@ -69,7 +70,7 @@ class WeightsCopies:
         if job_id == self._job_id:
             return
         if self._job_id:  # else the trainer may have published before the node heard of the job
-            for of_the_job in ("weights", "state"):
+            for of_the_job in ("weights", "state", GRADIENTS):
                 self._store.delete(of_the_job)
         self._job_id = job_id
         self._copies.clear()

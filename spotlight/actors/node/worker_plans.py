@@ -80,7 +80,9 @@ class WorkerPlans:
         stop_in_s = None
         if self._stop_at is not None:
             stop_in_s = max(0.0, self._stop_at - asyncio.get_running_loop().time())
-        return WorkerPlan(worker.number, job, self._node.group_of(name), stop_in_s)
+        return WorkerPlan(
+            worker.number, job, self._node.group_of(name), stop_in_s, self._node.own_store
+        )
 
     def note(self, report: WorkerReport) -> None:
         """A worker says which job it knows."""

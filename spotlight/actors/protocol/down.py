@@ -10,6 +10,7 @@ from typing import Annotated
 
 import msgspec
 
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.runtime import ActorRef
 from spotlight.jobs import WorkSpec
 from spotlight.jobs.hub_names import HubFile
@@ -167,6 +168,8 @@ class WorkerPlan(Message, frozen=True):
     stop_in_s: float | None = None
     """The node will be taken: commit now, go on, and stop so many seconds from now, with everything
     committed and given back. None: no notice stands."""
+    store: StoreEndpoint | None = None
+    """The store of the node, where its own workers leave gradients for trainer ranks to fetch."""
 
 
 class DemandClass(Record, frozen=True):
@@ -275,6 +278,9 @@ class Grant(Message, frozen=True):
     """Where to go on, for each request; None from its first step."""
     commit_every: int
     """Commit after so many steps; 0 only when told to."""
+    slice: SliceOrder | None = None
+    """What a gradient is of, where it is granted: then there is one request, and nothing is
+    denoised."""
 
 
 class Revoke(Message, frozen=True):

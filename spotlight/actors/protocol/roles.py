@@ -33,6 +33,7 @@ from spotlight.actors.protocol.down import (
     Revoke,
     WorkerPlan,
 )
+from spotlight.actors.protocol.gradients import AddSlices, Bring, Brought
 from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
 from spotlight.actors.protocol.sessions import (
     BeginSession,
@@ -107,16 +108,19 @@ _ROWS: tuple[_Row, ...] = (
     (("operator", "observer"), (GetGuests,)),
     (("operator", "submitter", "observer"), (GetStatus, ListJobs)),
     # Nodes, to the coordinator and to their own workers.
-    (("node",), (NodeReport, WorkerPlan)),
+    (("node",), (NodeReport, WorkerPlan, Brought)),
     # Workers, to their node, to the job and to the others of their group.
-    (("worker", "trainer"), (WorkerUp, WorkerReport)),
+    (("worker", "trainer"), (WorkerUp, WorkerReport, Bring)),
     (("worker", "trainer"), (Pull, CommitSteps, Completed, ReturnLease, LeaseFailed)),
     (("worker", "trainer"), (Introduce, Follow, CannotFollow)),
     (("trainer",), (TrainerReport,)),
     # The coordinator, to nodes, workers and trainers, and what it answers.
     (("coordinator",), (NodePlan, DropBundles, NodeRefused)),
     (("coordinator",), (Grant, Revoke, Recall, Receipt)),
-    (("coordinator",), (StartTrainer, GetTrainer, Publish, SaveState, Train, ExportModel)),
+    (
+        ("coordinator",),
+        (StartTrainer, GetTrainer, Publish, SaveState, Train, AddSlices, ExportModel),
+    ),
     (
         ("coordinator",),
         (JobAccepted, JobRefused, JobStatus, CancelRefused, NodeUnknown, Acknowledged),

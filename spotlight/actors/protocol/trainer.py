@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.gradients import OpenUpdate, SlicesTaken
 from spotlight.jobs import JobSpec
 from spotlight.policies.training_parts import Part
 from spotlight.text import LONGEST_ERROR, clean_fields
@@ -110,6 +111,9 @@ class Train(Message, frozen=True):
     part: Part = "whole"
     publish: Publish | None = None
     save: SaveState | None = None
+    lend_to: StoreEndpoint | None = None
+    """Where to leave what others need to compute slices of its updates: the store of the rank's
+    node; None while nobody would compute any."""
 
 
 class ExportModel(Message, frozen=True):
@@ -134,6 +138,8 @@ class TrainedIteration(Record, frozen=True):
     """The metrics of the whole iteration, once its last part is trained; empty before."""
     seconds: float
     part: Part = "whole"
+    slices: SlicesTaken = SlicesTaken()
+    """Who computed the gradients of its updates."""
 
 
 class SavedState(Record, frozen=True):
@@ -175,6 +181,8 @@ class TrainerReport(Message, frozen=True):
     """The answer to `SaveState`."""
     exported: ExportedModel | None = None
     """The answer to `ExportModel`."""
+    opened: OpenUpdate | None = None
+    """The update that it takes now, if others may compute slices of it."""
     error: str = ""
     """Why the latest order cannot be carried out; empty if nothing is wrong."""
     lost_others: bool = False

@@ -18,7 +18,18 @@ from spotlight.record.ledger import Price, WorkerTimes
 from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.tracebacks import LONGEST_TRACEBACK
 from spotlight.transport.control import Message
-from spotlight.types import BundleOffer, NodeName, Record, StoreEndpoint, WorkerName, WorkerState
+from spotlight.types import (
+    NO_CONTROLS,
+    BundleOffer,
+    NodeName,
+    Record,
+    StoreEndpoint,
+    WorkerName,
+    WorkerState,
+)
+
+LONGEST_DEVICE = 200
+"""Characters of what a kind of device is called."""
 
 
 class WorkerRefs(Record, frozen=True):
@@ -30,6 +41,8 @@ class WorkerRefs(Record, frozen=True):
     leader: ActorRef
     member: ActorRef
     trainer_rank: ActorRef
+    device: Annotated[str, msgspec.Meta(max_length=LONGEST_DEVICE, pattern=NO_CONTROLS)] = ""
+    """The kind of device that it computes on, as far as the bits of sums depend on it."""
 
 
 class WorkerUp(Message, frozen=True):

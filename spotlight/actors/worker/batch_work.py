@@ -39,6 +39,7 @@ STATES: dict[RequestKind, WorkerState] = {
     "preview": "explore",
     "random": "explore",
     "evaluation": "evaluate",
+    "gradient": "train",
 }
 
 

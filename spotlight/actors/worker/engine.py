@@ -14,9 +14,10 @@ from typing import Any, Literal, Protocol, Self
 
 import msgspec
 
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.jobs import ModelSpec, RewardSpec, WorkSpec
-from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint
+from spotlight.types import BundleOffer, Commit, Prompt, Request, StoreEndpoint, UpdateSlices
 
 Images = Any
 """What a model decodes to: of torch's, an array of pixels uint8 [B, H, W, 3]."""
@@ -25,6 +26,9 @@ State = Any
 Weights = Any
 """A weights version, or a part of it, as `Engine.fetch_weights` or `Trainer.weights` gave it:
 nobody else looks inside."""
+WeightsRole = Literal["current", "old", "reference"]
+"""Which weights a gradient needs: those that are trained, those that roll out, and those that the
+job began with."""
 Fault = Literal["", "accelerator", "memory"]
 """What an error says of the accelerator: nothing; that it is lost, so all later work of this
 process on it will fail as well; or that its memory did not suffice this time."""
@@ -108,6 +112,19 @@ class Model(Protocol):
     ) -> Progress:
         """In the packer's thread: the progress of a batch from the commits of its requests.
         `bundles` are those of the commits, by key. Raises `CommitRefused` with the reason.
+        """
+        ...
+
+    def slice_gradient(
+        self,
+        order: SliceOrder,
+        bundles: Mapping[str, bytes],
+        use: Callable[[WeightsRole], None],
+        wanted: Callable[[], bool],
+    ) -> bytes | None:
+        """The gradient of a slice, packed; None if it was not `wanted` any more half-way. `bundles`
+        are those of its samples, by key; `use` puts weights into the model. Raises
+        `SpotlightError`, `ValueError` or `RuntimeError`.
         """
         ...
 
@@ -202,16 +219,53 @@ class Trainer(Protocol):
         """The bundles that this rank trains on; on the loop."""
         ...
 
-    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
-        """Take the optimizer steps of an iteration, or of a part of it; `bundles` are the wanted
-        ones, by key. Returns the metrics of the whole iteration, or nothing before its last part.
-        Raises `SpotlightError`, `ValueError` or `RuntimeError`.
+    def begin(self, message: Train, bundles: Mapping[str, bytes]) -> None:
+        """Begin to take the optimizer steps of an iteration, or of a part of it; `bundles` are the
+        wanted ones, by key. This and what follows raise `SpotlightError`, `ValueError` or
+        `RuntimeError`.
         """
         ...
 
-    def weights(self, role: Literal["rollout", "evaluation"]) -> Weights:
-        """A copy of this rank's part of the weights: for rollouts, or the average that is
-        validated."""
+    @property
+    def update(self) -> UpdateSlices | None:
+        """This rank's share of the next optimizer step; None once all are taken."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """How many optimizer steps were taken, in this run."""
+        ...
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether gradients need the weights that the job began with."""
+        ...
+
+    @property
+    def next_slice(self) -> int:
+        """The place of the slice of this rank whose gradient is added next."""
+        ...
+
+    def compute(self, wanted: Callable[[], bool]) -> None:
+        """Compute the gradient of the next slice, and add it; nothing is added if it is not
+        `wanted` any more half-way."""
+        ...
+
+    def add(self, gradient: bytes) -> None:
+        """Add the gradient of the next slice, as `Model.slice_gradient` gave it."""
+        ...
+
+    def step(self) -> None:
+        """Take the optimizer step, once all slices are added."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Of the whole iteration once all its steps are taken; nothing before its last part."""
+        ...
+
+    def weights(self, role: Literal["rollout", "evaluation", "current", "reference"]) -> Weights:
+        """A copy of weights: this rank's part of those for rollouts, or of the average that is
+        validated; all of those that are trained, or that the job began with."""
         ...
 
     def state(self) -> State:
@@ -230,6 +284,11 @@ class Engine(Protocol):
     @property
     def device(self) -> str:
         """See `WorkerUp.device`."""
+        ...
+
+    @property
+    def device_kind(self) -> str:
+        """See `WorkerRefs.device`: workers with equal ones come to the same bits."""
         ...
 
     def limit_threads(self, threads: int) -> None:

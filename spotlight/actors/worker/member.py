@@ -1,5 +1,5 @@
 """A member: denoises on its accelerator with exactly the weights that a request names, scores what
-was denoised, and takes its seat in an SP group.
+was denoised, computes gradients of slices of updates, and takes its seat in an SP group.
 
 Messages in: WorkerPlan, Grant, Revoke, Recall (its leader); Introduce, Follow, CannotFollow (other
 members).
@@ -39,6 +39,7 @@ from spotlight.actors.worker.group_connector import GroupConnector
 from spotlight.actors.worker.held_weights import HeldWeights
 from spotlight.actors.worker.job_holdings import JobHoldings
 from spotlight.actors.worker.shared_model import SharedModel
+from spotlight.actors.worker.slice_work import SliceWork
 from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
@@ -72,6 +73,8 @@ class Member(Actor):
         self._work = BatchWork(
             self, context, engine, self._seat, self._batches, self._weights, shared
         )
+
+        self._slices = SliceWork(self, context, engine, self._batches, self._weights, shared)
 
     async def started(self) -> None:
         """Be ready for the loss of the accelerator."""
@@ -165,6 +168,7 @@ class Member(Actor):
             log.debug("job_forgotten", actor="member", job=self._job.id)
         self._job = None
         self._batches.forget_all()
+        self._slices.lent.forget_all()
 
     def _loaded_model(self) -> tuple[Model, str] | None:
         return None if self._job is None else (self._job.model, self._job.fingerprint)
@@ -261,8 +265,13 @@ class Member(Actor):
                 self._end(batch, self._returned(batch))
 
     async def _carry_out(self, batch: Batch) -> None:
+        order = batch.message.slice
         try:
-            self._end(batch, await self._work.carry_out(batch))
+            if order is None:
+                done = await self._work.carry_out(batch)
+            else:
+                done = await self._slices.carry_out(batch, order, self._plan.store)
+            self._end(batch, done)
         except Unwanted:
             return
         except (SpotlightError, ValueError, RuntimeError) as error:

@@ -72,6 +72,13 @@ class TorchEngine:
         """See `engine.Engine`."""
         return default_device().type
 
+    @property
+    def device_kind(self) -> str:
+        """See `engine.Engine`."""
+        if self.device == "cuda":
+            return f"cuda {torch.cuda.get_device_name()}"
+        return f"{self.device} {torch.backends.cpu.get_cpu_capability()}"
+
     def limit_threads(self, threads: int) -> None:
         """See `engine.Engine`."""
         if torch.get_num_threads() != threads:

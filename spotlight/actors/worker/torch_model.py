@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.worker import engine
 from spotlight.actors.worker.commit_bundles import unpack_commits
 from spotlight.actors.worker.engine import Origin
+from spotlight.actors.worker.torch_trainer import assemble
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.samplers import Denoising, require_finite, resume, start
+from spotlight.training.slices import pack, slice_gradient
+from spotlight.transport.tensors.bundles import unpack
 from spotlight.types import Commit, Request
 
 
@@ -56,6 +60,31 @@ class TorchModel:
         end, settings = cast(Progress, progress), requests[0].settings
         require_finite(end, [r.prompt for r in requests], [r.seed for r in requests])
         return self.model.decode(end.latents, settings.height, settings.width, settings.frames)
+
+    def slice_gradient(
+        self,
+        order: SliceOrder,
+        bundles: Mapping[str, bytes],
+        use: Callable[[engine.WeightsRole], None],
+        wanted: Callable[[], bool],
+    ) -> bytes | None:
+        """See `engine.Model`."""
+        tensors = {key: unpack(data) for key, data in bundles.items()}
+        own = range(len(order.samples))
+        found = slice_gradient(
+            self.model,
+            order.training,
+            order.sampler,
+            order.seed,
+            order.reuse,
+            order.share,
+            order.slice,
+            assemble(order.samples, own, tensors, order.window_start),
+            use,
+            wanted,
+        )
+        self.model.transformer.zero_grad()
+        return None if found is None else pack(found)
 
     def unpack(
         self,

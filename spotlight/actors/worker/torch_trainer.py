@@ -15,11 +15,12 @@ from spotlight.diffusion.model import DiffusionModel
 from spotlight.policies.training_parts import updates_of
 from spotlight.timings import WorkerTimings
 from spotlight.training.checkpoints import State
+from spotlight.training.slices import unpack as unpack_gradient
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer, TrainingBatch
 from spotlight.transport.collectives import await_ranks, listen, meet, reach_store, serve_store
 from spotlight.transport.tensors.bundles import unpack
-from spotlight.types import BundleOffer
+from spotlight.types import BundleOffer, TrainingSample, UpdateSlices
 
 
 class TorchListener:
@@ -60,6 +61,9 @@ class TorchTrainer:
             model = with_own_transformer(model, job.model)
         self._model = model
         self._updates = job.training.updates_per_iteration
+        self._has_reference = job.training.kl > 0
+        self._metrics: dict[str, float] = {}
+        """Those of the latest optimizer step."""
         self._group = None
         if order.world > 1:
             host, _, port = rendezvous.rpartition(":")
@@ -96,7 +100,7 @@ class TorchTrainer:
             rank=order.rank,
             world=order.world,
             group=self._group,
-            reuse=job.exploration.reuse,
+            reuse=job.trains_on_older,
         )
         if state:
             files = StateFiles(state)
@@ -111,21 +115,68 @@ class TorchTrainer:
         offers = {message.samples[row].bundle for row in self._own_rows(message)}
         return sorted(offers, key=lambda offer: offer.key)
 
-    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
+    def begin(self, message: Train, bundles: Mapping[str, bytes]) -> None:
         """See `engine.Trainer`."""
         tensors = {key: unpack(data) for key, data in bundles.items()}
-        batch = assemble(message, self._own_rows(message), tensors)
+        own = self._own_rows(message)
+        batch = assemble(message.samples, own, tensors, message.window_start)
+        self._metrics = {}
+        self._trainer.begin(message.iteration, batch, updates_of(message.part, self._updates))
+
+    @property
+    def update(self) -> UpdateSlices | None:
+        """See `engine.Trainer`."""
+        return self._trainer.update
+
+    @property
+    def updates(self) -> int:
+        """See `engine.Trainer`."""
+        return self._trainer.updates
+
+    @property
+    def has_reference(self) -> bool:
+        """See `engine.Trainer`."""
+        return self._has_reference
+
+    @property
+    def next_slice(self) -> int:
+        """See `engine.Trainer`."""
+        return self._trainer.next_slice
+
+    def compute(self, wanted: Callable[[], bool]) -> None:
+        """See `engine.Trainer`."""
         try:
-            updates = updates_of(message.part, self._updates)
-            return self._trainer.train(message.iteration, batch, updates)
+            self._trainer.compute(wanted)
         finally:
             # Whoever denoises next has no use for them, also where training failed half-way.
             self._model.transformer.zero_grad()
 
-    def weights(self, role: Literal["rollout", "evaluation"]) -> dict[str, Tensor]:
+    def add(self, gradient: bytes) -> None:
+        """See `engine.Trainer`."""
+        self._trainer.add(unpack_gradient(gradient))
+
+    def step(self) -> None:
+        """See `engine.Trainer`."""
+        self._metrics = self._trainer.step()
+
+    def metrics(self) -> dict[str, float]:
+        """See `engine.Trainer`."""
+        return self._metrics
+
+    def weights(
+        self, role: Literal["rollout", "evaluation", "current", "reference"]
+    ) -> dict[str, Tensor]:
         """See `engine.Trainer`."""
         trainer = self._trainer
-        return trainer.rollout_part() if role == "rollout" else trainer.evaluation_part()
+        match role:
+            case "rollout":
+                return trainer.rollout_part()
+            case "evaluation":
+                return trainer.evaluation_part()
+            case "current":
+                return trainer.current_state()
+            case "reference":
+                return trainer.reference_state()
 
     def state(self) -> State:
         """See `engine.Trainer`."""
@@ -144,24 +195,30 @@ class TorchTrainer:
 
 
 def assemble(
-    message: Train, own: Sequence[int], bundles: Mapping[str, dict[str, Tensor]]
+    samples: Sequence[TrainingSample],
+    own: Sequence[int],
+    bundles: Mapping[str, dict[str, Tensor]],
+    window_start: int,
 ) -> TrainingBatch:
-    """Rows in the order of the message, whoever denoised them; those of others stay empty."""
+    """Rows in the order of the samples, whoever denoised them; those that are not one's `own` stay
+    empty."""
 
     def rows(name: str) -> Tensor:
-        samples = [message.samples[row] for row in own]
-        found = torch.stack([bundles[s.bundle.key][name][s.row] for s in samples])
-        every = found.new_zeros(len(message.samples), *found.shape[1:])
+        found = torch.stack(
+            [bundles[samples[row].bundle.key][name][samples[row].row] for row in own]
+        )
+        every = found.new_zeros(len(samples), *found.shape[1:])
         every[list(own)] = found
         return every
 
     # Without a window of noise there are states of no step.
     stochastic = all(bundle["window_states"].shape[1] for bundle in bundles.values())
     return TrainingBatch(
-        prompts=[sample.prompt for sample in message.samples],
+        prompts=[sample.prompt for sample in samples],
         latents=rows("latents"),
-        advantages=torch.tensor([sample.advantage for sample in message.samples]),
+        advantages=torch.tensor([sample.advantage for sample in samples]),
         window_states=rows("window_states") if stochastic else None,
         log_probs=rows("log_probs") if stochastic else None,
-        window_start=message.window_start,
+        window_start=window_start,
+        seeds=[sample.seed for sample in samples],
     )

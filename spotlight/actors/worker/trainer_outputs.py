@@ -8,11 +8,13 @@ may follow at once; and it is sent while that goes on.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from spotlight.actors.protocol.delivery import until_transferred
 from spotlight.actors.protocol.down import WeightsOffer
+from spotlight.actors.protocol.gradients import OpenUpdate
 from spotlight.actors.protocol.trainer import (
     ExportedModel,
     ExportModel,
@@ -25,9 +27,10 @@ from spotlight.actors.worker.engine import Engine, Model, State, Trainer, Weight
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.jobs import JobSpec
-from spotlight.types import BundleOffer, StoreEndpoint
+from spotlight.types import BundleOffer, StoreEndpoint, UpdateSlices
 
 _Role = Literal["rollout", "evaluation"]
+_Lent = Literal["current", "reference"]
 
 
 @dataclass
@@ -45,6 +48,13 @@ class Training:
     """The first part of the next one is trained, too."""
     given_up: bool = False
     """Others are the trainer ranks now."""
+    lent_reference: BundleOffer | None = None
+    """Where others find the weights that the job began with, if they were left for them."""
+
+    def require_wanted(self) -> None:
+        """In the accelerator's thread, before each part of an iteration."""
+        if self.given_up:
+            raise SpotlightError("given up while it trained")
 
     def require_completed(self, iterations: int, what: str, *, begun: bool = False) -> None:
         """In the accelerator's thread, so that nothing comes between this and what it is about.
@@ -93,6 +103,37 @@ class TrainerOutputs:
         copies = await self._context.on_accelerator(copy)
         rollout, *evaluation = await asyncio.gather(*(put(*each) for each in copies.items()))
         return WeightsOffer(message.version, (rollout,), tuple(evaluation))
+
+    async def copy_lent(self, training: Training) -> dict[_Lent, Weights]:
+        """What others need to compute slices of an update, unless it was left for them before."""
+        roles: list[_Lent] = ["current"]
+        if training.trainer.has_reference and training.lent_reference is None:
+            roles.append("reference")
+
+        def copy() -> dict[_Lent, Weights]:
+            training.require_wanted()
+            return {role: training.trainer.weights(role) for role in roles}
+
+        return await self._context.on_accelerator(copy)
+
+    async def lend(
+        self,
+        training: Training,
+        update: tuple[int, UpdateSlices],
+        copies: Mapping[_Lent, Weights],
+        store: StoreEndpoint,
+    ) -> OpenUpdate:
+        """Leave these in the rank's store, for others; the update is told by its number and the
+        rank's share."""
+        number, share = update
+        if "reference" in copies:
+            key = f"weights/lent-reference-{training.rank}"
+            training.lent_reference = await self._engine.save_weights(
+                store, key, copies["reference"]
+            )
+        key = f"weights/lent-{number % 2}-{training.rank}"
+        weights = await self._engine.save_weights(store, key, copies["current"])
+        return OpenUpdate(number, share, weights, training.lent_reference)
 
     async def save(self, training: Training, message: SaveState) -> SavedState:
         """Leave the state of training in stores, unless the rank has trained on since."""

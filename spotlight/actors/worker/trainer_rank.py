@@ -1,10 +1,14 @@
 """A trainer rank: optimizer steps on its accelerator, together with the other ranks.
 
-Messages in: WorkerPlan (its leader); StartTrainer, Train, Publish, SaveState, ExportModel (the job
-runner that the plan names); GetTrainer. Message out: TrainerReport, to whoever asked.
+Messages in: WorkerPlan (its leader); StartTrainer, Train, AddSlices, Publish, SaveState,
+ExportModel (the job runner that the plan names); GetTrainer. Message out: TrainerReport, to whoever
+asked, and of an update whose slices others may compute.
 
 Work runs in the accelerator's thread, one after the other, on the model of the process, with which
 its member denoises in between. Every error goes into a report.
+
+The slices of an update are added in their order. The rank computes the next one itself unless it
+has come from elsewhere, so nothing is waited for; others begin with the last one.
 
 Invariants:
 - An order is carried out once, however often it is given: while it is, it is only noted who asked
@@ -22,6 +26,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,6 +34,7 @@ import structlog
 
 from spotlight.actors.protocol.delivery import try_tell, until_transferred
 from spotlight.actors.protocol.down import WorkerPlan
+from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate, SlicesTaken
 from spotlight.actors.protocol.trainer import (
     ExportModel,
     GetTrainer,
@@ -48,12 +54,13 @@ from spotlight.actors.runtime import (
     handles,
 )
 from spotlight.actors.worker.engine import Engine, Listener, Model, State, Trainer
+from spotlight.actors.worker.foreign_slices import ForeignSlices
 from spotlight.actors.worker.shared_model import SharedModel
 from spotlight.actors.worker.trainer_outputs import TrainerOutputs, Training
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import SpotlightError, TransferFailed, TransportError
+from spotlight.errors import SliceRefused, SpotlightError, TransferFailed, TransportError
 from spotlight.tracebacks import foreign_traceback
-from spotlight.types import BundleOffer
+from spotlight.types import BundleOffer, UpdateSlices
 
 log = structlog.get_logger(__name__)
 
@@ -93,6 +100,10 @@ class TrainerRank(Actor):
         self._listener: Listener | None = None
         self._listens_at = ""
         self._latest: Train | None = None
+        self._slices = ForeignSlices(self, engine)
+        self._lending: asyncio.Task[None] | None = None
+        self._opened: OpenUpdate | None = None
+        """The update that is taken now, if others may compute slices of it."""
         self._orders: dict[_Key, _Order] = {}
         self._answers: dict[str, tuple[_Key, TrainerReport]] = {}
         """The answers to the last order of each kind that was carried out."""
@@ -155,7 +166,8 @@ class TrainerRank(Actor):
         if self._seat is None:
             return TrainerReport()
         completed = self._training.completed if self._training is not None else -1
-        return TrainerReport(self._seat.term, self._seat.rank, completed, self._listens_at)
+        seat = self._seat
+        return TrainerReport(seat.term, seat.rank, completed, self._listens_at, opened=self._opened)
 
     @handles(Train, only=_from_runner)
     async def on_train(self, message: Train) -> None:
@@ -170,6 +182,13 @@ class TrainerRank(Actor):
         self._latest = message
         kind = f"train {message.part}"  # also the first part is answered from memory, after both
         self._obey((kind, message.iteration), lambda: self._train(training, message))
+        if self._opened is not None and self.sender is not None:
+            try_tell(self, self.sender, self._report())
+
+    @handles(AddSlices, only=_from_runner)
+    async def on_add_slices(self, message: AddSlices) -> None:
+        """Others have computed slices of an update."""
+        self._slices.note(message)
 
     @handles(Publish, only=_from_runner)
     async def on_publish(self, message: Publish) -> None:
@@ -289,21 +308,93 @@ class TrainerRank(Actor):
         loop = asyncio.get_running_loop()
         started = loop.time()
 
-        def train(bundles: dict[str, bytes]) -> dict[str, float]:
+        def begin(bundles: dict[str, bytes]) -> None:
             begun = message.part == "rest"
             training.require_completed(message.iteration, "train after", begun=begun)
             with self._shared.training(training.model):
-                metrics = training.trainer.train(message, bundles)
+                training.trainer.begin(message, bundles)
+
+        def end() -> dict[str, float]:
+            metrics = training.trainer.metrics()
             training.begun = message.part == "first"
             training.completed += not training.begun
             return metrics
 
+        self._slices.taken = SlicesTaken()
         with self._context.busy("train", f"iteration {message.iteration}"):
             bundles = await self._fetch_samples(training.trainer, message)
-            metrics = await self._context.on_accelerator(lambda: train(bundles))
+            await self._context.on_accelerator(lambda: begin(bundles))
+            try:
+                while (share := training.trainer.update) is not None:
+                    await self._take_update(training, share)
+            finally:
+                self._close_update()
+            metrics = await self._context.on_accelerator(end)
         seconds = loop.time() - started
-        trained = TrainedIteration(message.iteration, metrics, seconds, message.part)
+        taken = self._slices.taken
+        trained = TrainedIteration(message.iteration, metrics, seconds, message.part, taken)
         return msgspec.structs.replace(self._report(), trained=trained)
+
+    async def _take_update(self, training: Training, share: UpdateSlices) -> None:
+        """Add the slices in their order, and take the optimizer step."""
+        trainer, slices = training.trainer, self._slices
+        self._close_update()
+        slices.begin(trainer.updates)
+        await self._lend(training, share)
+
+        def work(does: Callable[[], None]) -> None:
+            training.require_wanted()
+            with self._shared.training(training.model):
+                does()
+
+        while (place := trainer.next_slice) < len(share.slices):
+            gradient = slices.take(place)
+            if gradient is None or not await self._add(trainer, gradient, work):
+                compute = partial(trainer.compute, partial(slices.is_missing, place))
+                began = self._context.seconds()
+                await self._context.on_accelerator(partial(work, compute))
+                if trainer.next_slice > place:
+                    slices.count_own(self._context.seconds() - began)
+        await self._context.on_accelerator(partial(work, trainer.step))
+
+    async def _add(
+        self, trainer: Trainer, gradient: bytes, work: Callable[[Callable[[], None]], None]
+    ) -> bool:
+        """Add the gradient of the next slice; False if it is not one."""
+        try:
+            await self._context.on_accelerator(partial(work, partial(trainer.add, gradient)))
+        except (SliceRefused, TransferFailed) as error:
+            log.error("slice_refused", place=trainer.next_slice, reason=str(error))
+            return False
+        self._slices.count_other()
+        return True
+
+    async def _lend(self, training: Training, share: UpdateSlices) -> None:
+        """Let others compute slices of an update, where somebody would: what they need is copied
+        now, and left for them while the rank goes on."""
+        latest = self._latest
+        store = latest.lend_to if latest is not None else None
+        if store is None or len(share.slices) < 2:
+            return
+        update = training.trainer.updates, share
+        copies = await self._outputs.copy_lent(training)
+
+        async def tell() -> None:
+            try:
+                self._opened = await self._outputs.lend(training, update, copies, store)
+            except TransferFailed as error:  # the rank computes all slices
+                log.info("update_not_lent", update=update[0], reason=str(error))
+            else:
+                if self._runner is not None:
+                    try_tell(self, self._runner, self._report())
+
+        self._lending = self.run_task(tell())
+
+    def _close_update(self) -> None:
+        if self._lending is not None:
+            self._lending.cancel()
+        self._lending = self._opened = None
+        self._slices.begin(-1)
 
     async def _fetch_samples(self, trainer: Trainer, message: Train) -> dict[str, bytes]:
         """By key; from where the latest order for the iteration says that they are, as a
@@ -340,6 +431,7 @@ class TrainerRank(Actor):
         if self._training is not None:
             self._training.given_up = True
             self._training.trainer.close()
+        self._close_update()
         if self._listener is not None:
             self._listener.close()
             self._listener = None

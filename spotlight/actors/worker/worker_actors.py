@@ -27,7 +27,7 @@ async def start_actors(
     member = await spawn(lambda: Member(context, engine, shared), "member")
     trainer = await spawn(lambda: TrainerRank(context, engine, shared), "trainer-rank")
     leader = await spawn(lambda: GroupLeader(context, member, trainer), "leader")
-    refs = WorkerRefs(context.name, context.epoch, leader, member, trainer)
+    refs = WorkerRefs(context.name, context.epoch, leader, member, trainer, engine.device_kind)
     await spawn(lambda: Introduction(context, WorkerUp(refs, start, engine.device)), "introduction")
 
 

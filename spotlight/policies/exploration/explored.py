@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from spotlight.policies.exploration.fidelity import ChoiceWorth
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.types import Record
 
@@ -52,8 +52,11 @@ class Explored(Record, frozen=True, tag=True):
     random_groups: int = 0
     """How many groups tell that."""
     reused: tuple[int, ...] = ()
-    """The prompt groups whose previews are the samples as they are, made with the weights of the
-    iteration before."""
+    """The prompt groups whose samples are there, made with the weights of their previews: these are
+    the samples themselves, or were finished."""
+    finished: bool = False
+    """Whether the samples are the chosen seeds, denoised in full, and not the previews, which had
+    fewer steps."""
     later: tuple[int, ...] = ()
     """Those of them that the later updates train on: others of their previews may still be chosen
     while the first updates are taken. Empty where an iteration is trained in one part."""

@@ -8,9 +8,12 @@ choice; a planner that learns is then asked only when all that it asked for befo
 that its decisions do not depend on who was faster. Preview rewards choose seeds and are then only
 reported; they become advantages only where the previews themselves are trained on.
 
-There an iteration may be trained in two parts. Then only half of its prompt groups are chosen for
-good when training ends; the later ones, with the previews that are in work, stay open until the
-first part is trained, and are given more previews until the next exploration begins.
+Where they are, an iteration may be trained in two parts. Then only half of its prompt groups are
+chosen for good when training ends; the later ones, with the previews that are in work, stay open
+until the first part is trained, and are given more previews until the next exploration begins.
+
+Where the kept seeds are to be finished before training ends, the choice does not wait to be asked
+for: it is made when the fixed budget is spent, or when finishing needs the time that is left.
 
 Pure: every `now` is the time in seconds, and every `groups` is how many SP groups may preview then.
 """
@@ -24,13 +27,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from spotlight.policies.exploration.choice_worth import choice_worth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.fidelity import (
-    choice_worth,
     contrast_at_random,
     contrast_of_any,
     draw_probes,
 )
+from spotlight.policies.exploration.finishing import Finish
 from spotlight.policies.exploration.planners import (
     Candidate,
     ExplorationPlanner,
@@ -113,6 +117,8 @@ class _Exploration:
     """The choice, once it is made, of which only the later groups may still change."""
     dropped: int = 0
     """How many previews in work are of no use to them."""
+    finish: Finish | None = None
+    """What it takes to finish the kept seeds, if that is to be done."""
 
     def previews(self) -> Counter[int]:
         """How many are there or in work, by group."""
@@ -134,6 +140,13 @@ class _Exploration:
             if preview in self.outstanding:
                 self.outstanding.remove(preview)
                 self.planner.forget(preview.candidate)
+
+    def before_finishing(self, now: float, groups: int) -> float:
+        """How many more previews there may be before the kept seeds are finished."""
+        assert self.finish is not None
+        in_work = len(self.outstanding)
+        asked, left_s = len(self.made) + in_work, self.deadline - now
+        return self.finish.more_previews(asked, in_work, left_s, groups)
 
     def unused(self, explored: Explored, groups: Iterable[int]) -> tuple[Preview, ...]:
         """The previews of these groups whose samples nobody needs."""
@@ -162,12 +175,19 @@ class Explorer:
         """How many candidates may yet be previewed."""
 
     def start(
-        self, plan: ExplorationPlan, now: float, groups: int, *, withdrawn: Iterable[Preview] = ()
+        self,
+        plan: ExplorationPlan,
+        now: float,
+        groups: int,
+        *,
+        withdrawn: Iterable[Preview] = (),
+        finish: Finish | None = None,
     ) -> Orders:
         """Begin, as planned.
 
         Args:
             withdrawn: previews for later groups that nobody has begun, and nobody is given now.
+            finish: what it takes to finish the kept seeds, if that is to be done.
         """
         if self._later is not None:
             self._later.forget(withdrawn)
@@ -183,8 +203,9 @@ class Explorer:
             now,
             now + plan.window_s,
             most_candidates(settings, plan) * prompts,
+            finish=finish,
         )
-        return Orders(self._top_up(self._now, now, groups))
+        return self.go_on(now, groups)
 
     def stop(
         self,
@@ -209,8 +230,10 @@ class Explorer:
             return Orders()
         self._now.stopping, self._now.reuses = True, reuses
         self._now.patience, self._now.waits_until = patience, now + patience.limit_s
-        # What is begun later comes too late for the later groups.
-        self._now.deadline = now + first_part_s - min(self._batch_s, self._now.batch_s)
+        if self._now.finish is not None:
+            self._now.deadline = now
+        else:  # what is begun later comes too late for the later groups
+            self._now.deadline = now + first_part_s - min(self._batch_s, self._now.batch_s)
         self._now.forget(withdrawn)
         return self.go_on(now, groups)
 
@@ -251,7 +274,7 @@ class Explorer:
         if exploration is None:
             return Orders()
         previews = self._top_up(exploration, now, groups)
-        is_over = exploration.chosen is None and self._is_over(exploration, now)
+        is_over = exploration.chosen is None and self._is_over(exploration, now, groups)
         return self._conclude(exploration, now, groups) if is_over else Orders(previews)
 
     # --- what there is ---
@@ -293,10 +316,10 @@ class Explorer:
     # --- inside ---
 
     def _top_up(self, exploration: _Exploration, now: float, groups: int) -> tuple[Preview, ...]:
-        if not self._has_time(exploration, now):
+        if not self._has_time(exploration, now, groups):
             self.unsubmitted = 0
             return ()
-        size = self._wanted(exploration, groups)
+        size = self._wanted(exploration, now, groups)
         chunk = exploration.turns.next_chunk(size)
         exploration.exhausted = size > 0 and not chunk
         exploration.unsubmitted -= len(chunk)
@@ -308,16 +331,21 @@ class Explorer:
         exploration.outstanding.update(previews)
         return previews
 
-    def _wanted(self, exploration: _Exploration, groups: int) -> int:
+    def _wanted(self, exploration: _Exploration, now: float, groups: int) -> int:
         """How many previews to add now."""
         outstanding, settings = len(exploration.outstanding), self._settings
         if settings.budget == "fixed" and settings.planner == "bandit":
             return 0 if outstanding else settings.samples
-        return chunk_size(outstanding, groups, settings.micro_batch)
+        size = chunk_size(outstanding, groups, settings.micro_batch)
+        if settings.budget == "fixed" or exploration.finish is None:
+            return size
+        return int(min(size, exploration.before_finishing(now, groups)))
 
-    def _has_time(self, exploration: _Exploration, now: float) -> bool:
+    def _has_time(self, exploration: _Exploration, now: float, groups: int) -> bool:
         if self._settings.budget == "fixed":
             return True
+        if exploration.finish is not None:
+            return exploration.before_finishing(now, groups) > 0
         chosen = exploration.chosen
         if chosen is not None:
             is_open = not have_their_share(chosen.later, chosen.reused, exploration.previews())
@@ -325,13 +353,18 @@ class Explorer:
             is_open = not exploration.stopping
         return is_open and now < exploration.deadline
 
-    def _is_over(self, exploration: _Exploration, now: float) -> bool:
+    def _is_over(self, exploration: _Exploration, now: float, groups: int) -> bool:
+        finish, stopping = exploration.finish, exploration.stopping
+        spent = exploration.exhausted and not exploration.outstanding
         if self._settings.budget == "fixed":
-            spent = exploration.exhausted and not exploration.outstanding
-            return exploration.stopping and spent
+            return spent and (stopping or finish is not None)
+        if finish is not None:
+            wants_more = exploration.outstanding or self._has_time(exploration, now, groups)
+            has_enough = stopping and len(exploration.made) >= finish.least
+            return spent or has_enough or not wants_more
         are_enough = len(exploration.made) >= exploration.patience.scored
         in_time = exploration.outstanding and now < exploration.waits_until
-        return exploration.stopping and (are_enough or not in_time)
+        return stopping and (are_enough or not in_time)
 
     def _conclude(self, exploration: _Exploration, now: float, groups: int) -> Orders:
         """Choose; groups of the later part stay open."""
@@ -457,7 +490,7 @@ def outcome(
         reused=tuple(reused) if reuses else (),
         later=later,
         scale=tuple(scale) if any(groups) else (),
-        worth=choice_worth(rewards, settings.keep),
+        worth=choice_worth(rewards, settings.keep, _rng(settings, iteration, "worth")),
     )
 
 

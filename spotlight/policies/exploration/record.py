@@ -10,21 +10,22 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import ExplorationPlan, Explored
 from spotlight.policies.exploration.fidelity import (
     Agreement,
-    ChoiceWorth,
     Gain,
     Pair,
     agreement,
     exploration_share,
 )
+from spotlight.policies.exploration.finishing import LEAST_AGREEMENT, mislead, rank_agreement
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.policies.exploration.settings import ExplorationSettings
-from spotlight.record.run_events import ExplorationReduced
+from spotlight.record.run_events import ExplorationReduced, PreviewsMisled
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.types import Result
 
@@ -106,8 +107,21 @@ class ExplorationRecord:
 
     @property
     def share(self) -> float:
-        """The share of the previews of an iteration that is worth making, as far as is known."""
-        return exploration_share(self.agreement, self.gain)
+        """The share of the previews of an iteration that is worth making, as far as is known. Where
+        cheap ones are worth nothing, others are made in their place."""
+        return 1.0 if self._settings.finishes else exploration_share(self.agreement, self.gain)
+
+    def misled(self, iteration: int) -> PreviewsMisled | None:
+        """The event that tells why previews take all steps for an iteration, if they do so since
+        cheap ones foretell too little."""
+        if not (self._settings.finishes and mislead(self.agreement)):
+            return None
+        return PreviewsMisled(
+            iteration=iteration,
+            agreement=round(rank_agreement(self.agreement.tau or 0.0), 3),
+            least=LEAST_AGREEMENT,
+            pairs=round(self.agreement.pairs, 1),
+        )
 
     def reduction(self, plan: ExplorationPlan) -> ExplorationReduced | None:
         """The event that tells why not all previews of a plan are worth making, if they are not."""
@@ -145,15 +159,23 @@ class ExplorationRecord:
                 by_group[group].append((previews[group, seed], combined(result.rewards, scale)))
         self.agreement = self.agreement.faded() + agreement(by_group.values())
         metrics.probes = sum(map(len, by_group.values()))
-        if latest.reused:  # some previews of each prompt are random seeds
+        if latest.reused and not latest.finished:  # some previews of each prompt are random seeds
             metrics.contrast_at_random = latest.contrast_of_any
             metrics.contrast_beside_random = metrics.contrast
             metrics.random_groups = latest.random_groups
         metrics.probe_tau = self.agreement.tau
+        self._tell_worth(metrics)
         metrics.probe_correlation = median_or_none(
             [spearman([p for p, _ in pairs], [r for _, r in pairs]) for pairs in by_group.values()]
         )
         self._evaluate_contrast(metrics)
+
+    def _tell_worth(self, metrics: IterationMetrics) -> None:
+        worth = self.worth
+        if self.latest.previews and worth.is_known:
+            curve, previews = worth.curve(), self.latest.previews / self._settings.samples
+            metrics.choice_worth = curve(previews)
+            metrics.choice_worth_doubled = curve(2 * previews)
 
     def _evaluate_contrast(self, metrics: IterationMetrics) -> None:
         latest, promised = self.latest, metrics.preview_group_std_mean

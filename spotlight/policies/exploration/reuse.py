@@ -9,10 +9,8 @@ of them, whatever the loss; so what protects training is the bound on drift.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-
-from spotlight.policies.exploration.fidelity import ChoiceWorth
 
 MOST_DRIFT = 0.05
 """The most drift of the squared velocity. An update of the example moves it by 0.0005 to 0.005;
@@ -65,7 +63,7 @@ def patience(
     scored: int,
     arrivals: Iterable[tuple[float, int]],
     iteration_s: float,
-    worth: ChoiceWorth,
+    worth: Callable[[float], float],
 ) -> Patience:
     """How long training should wait for previews: until what an iteration teaches per second is
     greatest, or a little longer where they come later than expected.
@@ -78,16 +76,17 @@ def patience(
         arrivals: in how many seconds how many more will be there. None is waited for longer than
             the iteration has taken.
         iteration_s: how long the iteration has taken so far.
-        worth: of a choice among previews, as far as the run has told.
+        worth: how many times as much as a random sample one teaches that is chosen of so many
+            previews; `ChoiceWorth.curve` is what the run has told of it.
     """
     iteration_s = max(iteration_s, _LEAST_S)
-    taught = worth.of(scored / kept) if scored >= whole else scored / whole
+    taught = worth(scored / kept) if scored >= whole else scored / whole
     best, found = taught / iteration_s, NONE
     for in_s, previews in sorted(arrivals):
         scored += previews
         if scored < whole or in_s > iteration_s:
             continue
-        rate = worth.of(scored / kept) / (iteration_s + in_s)
+        rate = worth(scored / kept) / (iteration_s + in_s)
         if rate > best:
             best, found = rate, Patience(scored, in_s + _SLACK * iteration_s)
     return found

@@ -50,6 +50,9 @@ class ExplorationSettings:
     """How many previewed seeds are drawn to be made again, whether or not they are kept."""
     divides: bool = False
     """Whether an iteration whose samples are previews is trained in two parts."""
+    finishes: bool = False
+    """Whether the kept seeds are denoised in full with the weights of their previews, as long as
+    these foretell anything."""
     previews_are_alike: bool = True
     """Whether previews have the steps of samples, so that their rewards have the same scale."""
 

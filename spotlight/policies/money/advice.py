@@ -1,8 +1,9 @@
 """Whether one more spot node is worth its price, by what the run itself has measured.
 
 The model. Learning by a kept sample grows with the variance of the rewards within its prompt group,
-and choosing from n previews for each kept sample multiplies that by c(n) = 1 + b ln n; b is what
-the contrast of this run says of its own n. A further node makes the more previews, in proportion
+and choosing from n previews for each kept sample multiplies that by c(n): the square of the
+contrast that was measured at the run's own n, and from there in the shape that the scores of its
+previews have (`ChoiceWorth`). A further node makes the more previews, in proportion
 to its GPUs, up to `exploration.candidates`, and shortens rollouts of which it gets its share.
 Training takes as long as before. So
 
@@ -50,6 +51,9 @@ class Measured:
     contrast: tuple[float, float] | None
     """The ends of the 95 % interval of the contrast of the kept seeds over that of random ones;
     None before it is known."""
+    doubling: float | None
+    """Twice as many previews would add so many times what choosing gains now, by the run's own
+    scores; None before that is known."""
     useful_share: float
     """The share of paid spot time that was not lost to starting, loading, leaving and losses."""
     explores: Literal["in training time", "never", "otherwise"]
@@ -74,7 +78,7 @@ def advise(run: Measured) -> Advice:
     assert run.reserved_price is not None and run.spot_price is not None
     now = run.reserved_gpus * run.reserved_price + run.spot_gpus * run.spot_price
     more = run.node_gpus * run.spot_price
-    faster = [_faster(run, slope) - 1 for slope in _slopes(run)]
+    faster = [_faster(run, worth) - 1 for worth in _worths(run)]
     low, high = min(faster), max(faster)
     dearer = more / now if now else 0.0
     worth: Worth = "worth it" if low > dearer else "not worth it" if high < dearer else "not shown"
@@ -97,27 +101,30 @@ def _why_silent(run: Measured) -> str:
         return ""
     if run.contrast is None:
         return "what choosing gains is not known with an interval yet"
+    if run.doubling is None:
+        return "what more previews would gain is not known yet"
     if run.previews_per_sample < _LEAST_PREVIEWS:
         return f"there are fewer than {_LEAST_PREVIEWS:g} previews for each sample"
     return ""
 
 
-def _slopes(run: Measured) -> tuple[float, ...]:
-    """b of the model, at both ends of the interval of what the run has measured."""
+def _worths(run: Measured) -> tuple[float, ...]:
+    """c of the model now, at both ends of the interval of what the run has measured."""
     if run.explores == "never" or run.contrast is None:
-        return (0.0,)
-    return tuple((end**2 - 1) / math.log(run.previews_per_sample) for end in run.contrast)
+        return (1.0,)
+    return tuple(end**2 for end in run.contrast)
 
 
-def _faster(run: Measured, slope: float) -> float:
+def _faster(run: Measured, worth: float) -> float:
     """How many times as fast the run learns with one more node."""
     gpus = run.reserved_gpus + run.spot_gpus
     shorter = run.rollout_s * (1 - gpus / (gpus + run.node_gpus))
     times = run.iteration_s / (run.iteration_s - shorter)
     if run.explores == "never":
         return times
-    after, now = _previews_after(run), run.previews_per_sample
-    return max(times * (1 + slope * math.log(after)) / (1 + slope * math.log(now)), 0.0)
+    assert run.doubling is not None
+    doublings = math.log2(_previews_after(run) / run.previews_per_sample)
+    return max(times * (worth + (worth - 1) * run.doubling * doublings) / worth, 0.0)
 
 
 def _previews_after(run: Measured) -> float:

@@ -21,6 +21,9 @@ from spotlight.policies.requests.rows import RequestState, Row, SavedRow
 from spotlight.record.run_events import ResultsIgnored
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
+_GRADIENT = "gradient/"
+"""With which the ids of gradients begin."""
+
 
 @dataclass
 class Counters:
@@ -205,9 +208,11 @@ class Accounts:
         self.out.append(RecordEvent(ResultsIgnored(worker=worker, lease=lease)))
 
     def persist(self, rows: Mapping[str, SavedRow | None]) -> None:
-        """Have the journal hold these."""
-        if rows:
-            self.out.append(Persist(rows))
+        """Have the journal hold these; gradients are computed again after a restart, if anybody
+        wants them then."""
+        kept = {key: row for key, row in rows.items() if not key.startswith(_GRADIENT)}
+        if kept:
+            self.out.append(Persist(kept))
 
     # --- how it ends ---
 
@@ -241,6 +246,9 @@ class Accounts:
         row.note(now, f"done, with {', '.join(f'{reward:.4f}' for reward in rewards)}")
         if row.request.kind in self._trained_on:
             row.result = result
+        elif row.is_gradient:  # whoever adds it fetches it now
+            self._bundles.leave(row.commit)
+            row.commit = None
         else:
             self._delete(self._bundles.leave(row.commit))
             row.commit = None

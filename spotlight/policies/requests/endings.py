@@ -193,7 +193,9 @@ class Endings:
         self._blame.forget(lease.ids)
         for name, error in self._matching.suspicion.done(taker.name, lease.rows).items():
             self._end_sick(self._matching.takers[name], error, now)
-        if done.steps > 0:
+        if lease.rows[0].is_gradient:
+            self._matching.pace.computed(done.seconds)
+        elif done.steps > 0:
             step_s = done.seconds / done.steps
             self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
 

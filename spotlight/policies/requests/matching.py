@@ -380,6 +380,8 @@ class Matching:
         """Workers that may be given requests: they neither leave nor train nor follow another."""
         self._barred: frozenset[str] = frozenset()
         """The workers that train."""
+        self._computing: frozenset[str] = frozenset()
+        """The workers that compute gradients, and nothing else."""
         self._held_back: frozenset[str] = frozenset()
         """The suspects that get nothing for now."""
         self._pools: Counter[str] = Counter()
@@ -395,6 +397,7 @@ class Matching:
     def add(self, taker: Taker) -> None:
         """A worker is there; it has said nothing yet."""
         self.takers[taker.name] = taker
+        taker.computes = taker.name in self._computing
         self._pools[taker.pool] += 1
         self.refresh(taker.name)
 
@@ -440,6 +443,15 @@ class Matching:
         before, self._barred = self._barred, frozenset(names)
         for name in sorted(before ^ self._barred):
             self.refresh(name)
+
+    def compute(self, names: Iterable[str]) -> None:
+        """These compute gradients, and nothing else; all others none."""
+        before, self._computing = self._computing, frozenset(names)
+        for name in sorted(before ^ self._computing):
+            if name in self.takers:
+                self._ready.drop(name)
+                self.takers[name].computes = name in self._computing
+                self.refresh(name)
 
     def set_leaving(self, taker: Taker, leaving: bool) -> None:
         """Its node has notice, or is not taken after all."""
@@ -487,7 +499,7 @@ class Matching:
         self._recalls.opened(lease, now)
         if taker.leaving:
             self._recalls.leaves(lease)
-        if not lease.is_denoised:
+        if not (lease.is_denoised or lease.rows[0].is_gradient):
             self._leased[lease.request.kind, lease.request.settings][taker.node] += 1
             self._leases_left += 1
         self.refresh(taker.name)
@@ -533,6 +545,8 @@ class Matching:
             self.waiting.add(row, ahead=True)
 
     def _count_denoised(self, lease: Lease, taker: Taker) -> None:
+        if lease.rows[0].is_gradient:
+            return
         key = lease.request.kind, lease.request.settings
         self._leases_left -= 1
         self._leased[key][taker.node] -= 1
@@ -586,7 +600,8 @@ class Matching:
 
     def _grant(self, taker: Taker, batch: Batch, now: float) -> GrantLease:
         assert taker.report is not None
-        rows = batch.take(taker.report.batch, frozenset(taker.report.prompts))
+        most = 1 if batch.first.is_gradient else taker.report.batch
+        rows = batch.take(most, frozenset(taker.report.prompts))
         lease = self.open(taker, rows, now)
         commits = tuple(row.commit for row in rows)
         every = self.pace.commit_every(taker, lease.request.settings)
@@ -627,8 +642,12 @@ class Matching:
 
     @property
     def free_groups(self) -> int:
-        """How many SP groups may be given requests now."""
-        return len(self._pullers)
+        """How many SP groups may be given requests to denoise now."""
+        return len(self._pullers - self._computing)
+
+    def pullers(self) -> Iterator[Taker]:
+        """Those that lead them."""
+        return (self.takers[name] for name in sorted(self._pullers))
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""

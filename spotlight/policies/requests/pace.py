@@ -43,6 +43,8 @@ class Pace:
         """Seconds for which a commit keeps an accelerator from denoising, of late."""
         self.score_s = 0.0
         """How many seconds scoring a batch takes, of late."""
+        self._slices: deque[float] = deque(maxlen=_RECENT)
+        """How many seconds the gradients of the latest slices took."""
 
     def measure(
         self, taker: Taker, settings: SamplingSettings, members: int, step_s: float
@@ -63,6 +65,15 @@ class Pace:
     def scored(self, seconds: float) -> None:
         """Scoring a batch took so long."""
         self.score_s += _SMOOTHING * (seconds - self.score_s)
+
+    def computed(self, seconds: float) -> None:
+        """The gradient of a slice took so long."""
+        self._slices.append(seconds)
+
+    @property
+    def slice_s(self) -> float | None:
+        """How many seconds the gradient of a slice takes; None while that is not known."""
+        return median(self._slices) if self._slices else None
 
     def lost(self, pool: str) -> None:
         """A worker of the pool was lost, or has notice."""
@@ -103,13 +114,21 @@ class Pace:
         Args:
             usual_step_s: as the method says it; whoever asks for many leases remembers the answers.
         """
-        settings = lease.request.settings
-        usual = usual_step_s(settings, taker.members)
+        settings, is_gradient = lease.request.settings, lease.rows[0].is_gradient
+        usual = self.slice_s if is_gradient else usual_step_s(settings, taker.members)
         if usual is None:
             return None
         since = max(lease.granted_at, taker.regrouped_at)  # another size, another pace
-        left = settings.steps - lease.rows[0].steps_done
+        left = 1 if is_gradient else settings.steps - lease.rows[0].steps_done
         return since + _SLOW * max(1, taker.load) * left * usual + 1.0
+
+
+def usual_batch_s(takers: Iterable[Taker], pace: Pace, settings: SamplingSettings) -> float | None:
+    """How many seconds denoising and scoring a batch takes these groups, in the median; None if
+    nothing is known of any."""
+    steps_s = [pace.step_s_of(taker, settings) for taker in takers]
+    known = [settings.steps * step_s for step_s in steps_s if step_s is not None]
+    return median(known) + pace.score_s if known else None
 
 
 class Arrival(NamedTuple):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from spotlight.policies.requests.events import Report
 from spotlight.types import BundleOffer, Commit, Record, Request, Result
@@ -99,6 +99,11 @@ class Row:
         """Whether only its rewards are missing."""
         return self.steps_done >= self.request.settings.steps
 
+    @property
+    def is_gradient(self) -> bool:
+        """Whether nothing is denoised for it."""
+        return self.request.kind == "gradient"
+
     def story(self) -> str:
         """Its life so far, an event a line."""
         first = f"{self.request.id}: {self.state.value} after {self.steps_done} steps"
@@ -115,12 +120,14 @@ class WeightsKey(NamedTuple):
     """The weights that a worker must hold for a request."""
 
     version: int
-    evaluation: bool
+    use: Literal["rollout", "evaluation", "gradient"]
 
 
 def weights_of(request: Request) -> WeightsKey:
-    """The weights with which a request is denoised."""
-    return WeightsKey(request.weights_version, request.kind == "evaluation")
+    """The weights with which a request is denoised; of a gradient those that roll out."""
+    kind = request.kind
+    use = kind if kind in ("evaluation", "gradient") else "rollout"
+    return WeightsKey(request.weights_version, use)
 
 
 @dataclass(eq=False)
@@ -160,6 +167,8 @@ class Taker:
     pool: str
     leader: Hashable
     """Who is told what follows for it."""
+    computes: bool = False
+    """Whether it computes gradients, and nothing else."""
     report: Report | None = None
     """Its latest report; None until there is one, and after it could not be reached."""
     leaving: bool = False
@@ -199,9 +208,13 @@ class Taker:
     @property
     def weights(self) -> tuple[WeightsKey, ...]:
         """What its group holds."""
-        if self.report is None:
+        report = self.report
+        if report is None:
             return ()
+        if self.computes:  # alone: members of a group compute parts of sums, so other bits
+            versions = report.rollout_versions if self.members == 1 else ()
+            return tuple(WeightsKey(version, "gradient") for version in versions)
         return (
-            *(WeightsKey(version, False) for version in self.report.rollout_versions),
-            *(WeightsKey(version, True) for version in self.report.evaluation_versions),
+            *(WeightsKey(version, "rollout") for version in report.rollout_versions),
+            *(WeightsKey(version, "evaluation") for version in report.evaluation_versions),
         )

@@ -41,12 +41,12 @@ from spotlight.policies.requests.instructions import (
     RevokeLeases,
 )
 from spotlight.policies.requests.matching import SLOW, Backlog, Groups, Matching
-from spotlight.policies.requests.pace import Arrival, Pace, arrivals
+from spotlight.policies.requests.pace import Arrival, Pace, arrivals, usual_batch_s
 from spotlight.policies.requests.rows import Lease, RequestState, Row, SavedRow, Taker
 from spotlight.policies.requests.waiting import Phases
 from spotlight.record.run_events import WorkTakenBack
 from spotlight.timings import DispatchTimings
-from spotlight.types import Request, RequestKind, Result
+from spotlight.types import Request, RequestKind, Result, SamplingSettings
 
 _UNREACHABLE = 4096
 """How many workers that are out of reach are remembered."""
@@ -139,6 +139,11 @@ class RequestTable:
         """When what is in work of a kind and an iteration will be done."""
         return arrivals(self._matching.takers.values(), self._matching.pace, kind, iteration, now)
 
+    def batch_s(self, settings: SamplingSettings) -> float | None:
+        """How many seconds denoising and scoring a batch takes the groups that may be given one
+        now, in the median; None if nothing is known of that."""
+        return usual_batch_s(self._matching.pullers(), self._matching.pace, settings)
+
     def cancel(self, kind: RequestKind, now: float) -> list[Instruction]:
         """Nobody wants the open requests of a kind any more."""
         rows = list(self._accounts.open[kind].values())
@@ -214,6 +219,11 @@ class RequestTable:
     def bar(self, names: Collection[str], now: float) -> list[Instruction]:
         """These workers train and get nothing; all others may."""
         self._matching.bar(names)
+        return self._instructions(now)
+
+    def compute(self, names: Collection[str], now: float) -> list[Instruction]:
+        """These workers are given gradients alone; all others none."""
+        self._matching.compute(names)
         return self._instructions(now)
 
     def report(self, name: str, epoch: int, report: Report, now: float) -> list[Instruction]:
@@ -341,6 +351,11 @@ class RequestTable:
         scarce = batches.bit_length() if batches < len(self._matching.takers) else None
         return scarce, self._matching.kinds_left()
 
+    @property
+    def pace(self) -> Pace:
+        """How fast groups work."""
+        return self._matching.pace
+
     def leader_of(self, name: str) -> Hashable:
         """Who speaks for a worker; None if it is not here any more."""
         taker = self._matching.takers.get(name)
@@ -358,7 +373,8 @@ class RequestTable:
 
     @property
     def free_groups(self) -> int:
-        """How many SP groups may be given requests now: their workers neither leave nor train."""
+        """How many SP groups may be given requests to denoise now: their workers neither leave nor
+        train, nor compute gradients."""
         return self._matching.free_groups
 
     @property

@@ -14,7 +14,13 @@ from itertools import islice
 from spotlight.policies.requests.rows import Row, WeightsKey, weights_of
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
-_URGENCY: dict[RequestKind, int] = {"rollout": 0, "random": 1, "preview": 1, "evaluation": 2}
+_URGENCY: dict[RequestKind, int] = {
+    "gradient": 0,
+    "rollout": 0,
+    "random": 1,
+    "preview": 1,
+    "evaluation": 2,
+}
 _IN_IDLE_TIME = 3
 _EVALUATION_WAITS = 2
 """An evaluation that is more iterations old is as urgent as a rollout."""
@@ -49,7 +55,7 @@ class Phases:
         self.begun = True
         if request.kind != "preview":  # those come bit by bit
             self._submitted.add(request.kind)
-        if request.kind in ("evaluation", "random"):
+        if request.kind in ("evaluation", "random", "gradient"):
             return False
         return self.explored(request.iteration - (request.kind == "preview"))
 
@@ -64,9 +70,10 @@ class Phases:
         known = RequestId.parse(request_id)
         if known is None:
             return False
-        if known.kind == "preview":  # of an iteration whose seeds are not chosen yet
-            return known.iteration > self._iteration
-        if known.kind == "random":
+        is_finished_ahead = known.kind == "rollout" and known.weights_version < known.iteration
+        if known.kind == "preview" or is_finished_ahead:
+            return known.iteration > self._iteration  # whose seeds are not chosen yet
+        if known.kind in ("random", "gradient"):
             return False  # whoever asks for these does not wait for them
         if known.kind == "rollout" and known.iteration < self._iteration:
             return False  # where previews are trained on, none may ever be submitted
@@ -261,7 +268,7 @@ class Waiting:
         self._queues[key].rows += by
         if not self._queues[key].rows:
             del self._queues[key]
-        if not row.is_denoised:
+        if not (row.is_denoised or row.is_gradient):
             kind = row.request.kind, row.request.settings
             self.undenoised[kind] += by
             if not self.undenoised[kind]:

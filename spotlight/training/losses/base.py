@@ -76,7 +76,13 @@ class Velocities(NamedTuple):
 
 
 class Loss(Protocol):
-    """An update rule; its class is called with a `LossSetup`."""
+    """An update rule; its class is called with a `LossSetup`.
+
+    With `training.slices` above 1 an update is computed in several parts, by whoever is there: each
+    part is given the samples of its own rows alone, by a loss that may have been made for it. A
+    loss that needs more, such as the other samples of a prompt or what it computed before, says
+    `sums_over_slices = False`, and is refused with such a job.
+    """
 
     @property
     def samplers(self) -> Collection[str]:

@@ -61,6 +61,12 @@ class OwnLoss:
                 f"`{name}` has a metric `{min(taken)}`, which every run has; rename it",
             )
         self.uses_old_policy = bool(self._loss.uses_old_policy)
+        if setup.training.slices > 1 and not getattr(self._loss, "sums_over_slices", True):
+            raise JobError(
+                "training.slices",
+                f"must be 1, not {setup.training.slices}, with the loss `{name}`: it cannot be"
+                " summed over slices of an update (its `sums_over_slices` is False)",
+            )
 
     def terms(self, batch: TrainingBatch, samples: Sequence[int], keys: Sequence[int]) -> Terms:
         """See `Loss`."""

@@ -185,6 +185,24 @@ async def test_previews_that_are_the_samples_themselves_promise_their_contrast(
         assert iteration["realised_share"] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
+async def test_previews_that_are_the_samples_are_trained_on_as_if_they_were_denoised_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "reward", staticmethod(faithful))
+    trained, kinds = [], []
+    for denoises_again in (False, True):
+        if denoises_again:
+            monkeypatch.setattr(JobSpec, "trains_on_previews", False)
+        await town.run(fresh(preview_steps=None))
+        trained.append(trained_samples(town.world.trained))
+        kinds.append({request.kind for _, request in town.world.granted})
+        town.world.trained.clear()
+        town.world.granted.clear()
+    assert trained[0] == trained[1]
+    assert kinds == [{"preview", "evaluation"}, {"preview", "rollout", "random", "evaluation"}]
+
+
 @pytest.mark.parametrize("steps", [1, None])
 @pytest.mark.slow
 async def test_exploration_with_fresh_weights_is_done_again_after_a_kill(

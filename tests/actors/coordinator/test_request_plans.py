@@ -101,12 +101,22 @@ def test_a_preview_names_the_weights_and_settings_that_its_iteration_is_explored
     weights: str, version: int
 ) -> None:
     spec = job(exploration={"budget": "fixed", "weights": weights})
-    request = preview_request(spec, PREVIEW)
+    request = preview_request(spec, PREVIEW, are_samples=False)
     assert (request.kind, request.iteration, request.weights_version) == ("preview", 3, version)
     assert (request.group, request.prompt, request.seed) == (1, "a", 7)
     assert request.settings == preview_settings(spec, 3)
     assert request.id == preview_id(spec, PREVIEW)
     assert previewed(request) == PREVIEW
+
+
+@pytest.mark.parametrize("are_samples", [True, False])
+def test_previews_that_may_be_trained_on_leave_pictures_and_take_all_steps(
+    are_samples: bool,
+) -> None:
+    spec = job(exploration={"preview_steps": 1})
+    request = preview_request(spec, PREVIEW, are_samples=are_samples)
+    assert bool(request.thumbnail_key) == are_samples
+    assert request.settings.steps == (spec.sampler.steps if are_samples else 1)
 
 
 def test_what_is_asked_of_exploration_is_what_the_job_says() -> None:

@@ -83,6 +83,7 @@ def test_training_samples_keep_the_order_and_name_their_rows() -> None:
     ]
     samples = training_samples(results, (1.0,), job().training)
     assert [(s.prompt, s.row) for s in samples] == [('"0"', 3), ('"0"', 1), ('"0"', 2)]
+    assert [s.seed for s in samples] == [each.seed for each in WANTED[:3]]
     assert [s.advantage for s in samples] == pytest.approx(
         [-s for s in [sample.advantage for sample in reversed(samples)]]
     )

@@ -85,7 +85,10 @@ def train(trainer: TorchTrainer, iteration: int, samples: Progress) -> dict[str,
     bundle = pack_commit(Origin("job", 0), REQUESTS, samples)
     offer = BundleOffer("samples", len(bundle), 0, STORE)
     rows = enumerate((0.5, -0.5, 1.0, -1.0))
-    picked = (TrainingSample(REQUESTS[row].prompt, offer, row, good) for row, good in rows)
+    picked = (
+        TrainingSample(REQUESTS[row].prompt, offer, row, good, REQUESTS[row].seed)
+        for row, good in rows
+    )
     message = Train(iteration, NOISY.window[0] if NOISY.window else 0, tuple(picked))
     return trainer.train(message, {"samples": bundle})
 
@@ -313,7 +316,10 @@ async def test_a_process_loads_one_model_and_what_its_member_denoises_does_not_c
     before = await both.done()
     rows = enumerate((0.5, -0.5, 1.0, -1.0))
     bundle = both.leader.last(Completed).bundle
-    samples = tuple(TrainingSample(REQUESTS[row].prompt, bundle, row, it) for row, it in rows)
+    samples = tuple(
+        TrainingSample(REQUESTS[row].prompt, bundle, row, it, REQUESTS[row].seed)
+        for row, it in rows
+    )
     both.leader.tell(both.rank, Train(0, 0, samples))
     assert (await both.report(3)).trained is not None
     both.denoise(REQUESTS)

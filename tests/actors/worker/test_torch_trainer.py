@@ -24,7 +24,10 @@ A, B = (BundleOffer(key, 1, 1, STORE) for key in "ab")
 MESSAGE = Train(
     0,
     0,
-    tuple(TrainingSample(*row) for row in (("p", B, 1, 0.5), ("q", A, 0, -0.5), ("p", B, 0, 0.25))),
+    tuple(
+        TrainingSample(*row)
+        for row in (("p", B, 1, 0.5, 7), ("q", A, 0, -0.5, 8), ("p", B, 0, 0.25, 9))
+    ),
 )
 
 

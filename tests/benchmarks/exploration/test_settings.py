@@ -7,13 +7,13 @@ from itertools import product
 import pytest
 
 from benchmarks.exploration.cases import PROFILES
-from benchmarks.exploration.rivals import RIVALS, TASKS
+from benchmarks.exploration.rivals import LADDER_TASKS, RIVALS, TASKS
 from benchmarks.exploration.settings import TABLE, Row, settings
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: "-".join(row.changes))
 def test_every_change_of_a_row_counts_in_some_job(row: Row) -> None:
-    jobs = [one for one in product(RIVALS, TASKS, PROFILES) if row.is_for(*one)]
+    jobs = [one for one in product(RIVALS, (*TASKS, *LADDER_TASKS), PROFILES) if row.is_for(*one)]
     for path, value in row.changes.items():
         assert any(settings(*job)[path] == value for job in jobs), path
 

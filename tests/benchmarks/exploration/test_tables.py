@@ -55,7 +55,9 @@ def test_the_tables_in_the_docs_are_those_of_the_runs_that_are_kept(tmp_path: Pa
     pages = [DOCS / "results.md", DOCS / "benchmarks.md"]
     copies = [tmp_path / page.name for page in pages]
     command = [sys.executable, "-m", "benchmarks.exploration", "--minutes", "1e-9"]
-    command += [word for part in ("testbed", "noise", "pools") for word in ("--part", part)]
+    command += [
+        word for part in ("testbed", "ladder", "noise", "pools") for word in ("--part", part)
+    ]
     for page, copy in zip(pages, copies, strict=True):
         copy.write_text(page.read_text())
         command += ["--tables", str(copy)]

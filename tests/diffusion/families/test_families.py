@@ -57,6 +57,21 @@ def settings_of(name: str) -> SamplingSettings:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_the_embedding_of_a_prompt_does_not_depend_on_those_beside_it(
+    checkpoint_of: Callable[[str], Path], name: str
+) -> None:
+    """To the bit: whoever computes a part of a batch encodes only the prompts of that part."""
+    spec = ModelSpec(checkpoint=str(checkpoint_of(name)))
+    together = load_model(spec, device="cpu").encode_prompts(PROMPTS)
+    alone = load_model(spec, device="cpu")  # which has not encoded anything yet
+    for row, prompt in reversed(list(enumerate(PROMPTS))):
+        found = alone.encode_prompts([prompt]).tensors
+        expected = together.select([row]).tensors
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[each], expected[each]) for each in found)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_sample_is_the_same_in_other_company_and_order(load: Load, name: str) -> None:
     model, settings = load(name), settings_of(name)
     together = sample(model, PROMPTS, SEEDS, settings)

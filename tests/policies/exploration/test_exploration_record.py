@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
+
+import pytest
 from explorer_kit import NOTHING, settings
 
+from spotlight.policies.exploration.choice_worth import ChoiceWorth, choice_worth
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
+from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.record import ExplorationRecord
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
+from spotlight.record.run_metrics import IterationMetrics
 
 NO_PROBES = Agreement()
 CATEGORIES = {"a": "x", "b": "y", "c": "x"}
@@ -50,3 +55,27 @@ def test_previews_that_do_not_agree_with_samples_are_not_worth_making_and_it_is_
 def test_nothing_is_told_where_all_previews_are_worth_making() -> None:
     it = exploring(NOTHING)
     assert it.reduction(it.plan(3, ["a"], 1.0)) is None
+
+
+def explored(iteration: int, groups: int) -> Explored:
+    """Of groups that pass and fail alike, with two previews for each of 8 samples."""
+    told = choice_worth([[0.0, 1.0] * 4] * groups, 4, random.Random(0))
+    return Explored(iteration, ((), ()), ((), ()), previews=16, late=0, worth=told)
+
+
+def test_it_is_told_what_choosing_is_worth_and_what_twice_the_previews_would_be() -> None:
+    it, metrics = exploring(NOTHING), IterationMetrics(iteration=1)
+    it.accept(explored(1, groups=40))
+    it.evaluate([], metrics)
+    assert metrics.choice_worth == pytest.approx(
+        7 / 6
+    )  # of 8, the variance of 4 random ones is 3/14
+    assert metrics.choice_worth_doubled is not None
+    assert metrics.choice_worth <= metrics.choice_worth_doubled < 1.3
+
+
+def test_what_choosing_is_worth_is_not_told_by_a_few_previews() -> None:
+    it, metrics = exploring(NOTHING), IterationMetrics(iteration=1)
+    it.accept(explored(1, groups=1))
+    it.evaluate([], metrics)
+    assert (metrics.choice_worth, metrics.choice_worth_doubled) == (None, None)

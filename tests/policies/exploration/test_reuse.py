@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotlight.policies.exploration.fidelity import ChoiceWorth
 from spotlight.policies.exploration.reuse import (
     MOST_DRIFT,
     NONE,
@@ -20,11 +19,17 @@ from spotlight.policies.exploration.reuse import (
 ARRIVALS = st.lists(st.tuples(st.floats(0, 100), st.integers(1, 50)), max_size=20)
 
 
-WORTH = ChoiceWorth(groups=400.0, at_random=10.0, kept=30.0, looked=14.0)
+def worth(previews_per_sample: float) -> float:
+    """Like that of the OCR example."""
+    return 1 + 1.43 * math.log(previews_per_sample)
+
+
+def of_pass_or_fail(previews_per_sample: float) -> float:
+    return min(4 / 3, 1 + 0.5 * math.log(previews_per_sample))
 
 
 def rate(kept: int, whole: int, scored: int, seconds: float) -> float:
-    taught = scored / whole if scored < whole else WORTH.of(scored / kept)
+    taught = scored / whole if scored < whole else worth(scored / kept)
     return taught / seconds
 
 
@@ -46,34 +51,33 @@ def test_what_is_noisy_is_trained_on_by_its_second_draw() -> None:
 
 
 def test_twice_the_previews_are_worth_a_tenth_of_the_iteration() -> None:
-    assert patience(16, 16, 16, [(4.0, 16)], 40.0, WORTH).scored == 32
-    assert patience(16, 16, 64, [(4.0, 64)], 40.0, WORTH).scored == 128
+    assert patience(16, 16, 16, [(4.0, 16)], 40.0, worth).scored == 32
+    assert patience(16, 16, 64, [(4.0, 64)], 40.0, worth).scored == 128
 
 
 def test_where_a_choice_gains_little_nobody_waits_for_more_previews() -> None:
-    pass_fail = ChoiceWorth(groups=400.0, at_random=10.0, kept=13.2, looked=13.9)
-    assert patience(16, 16, 64, [(8.0, 64)], 40.0, pass_fail) == NONE
-    assert patience(16, 16, 64, [(8.0, 64)], 40.0, WORTH).scored == 128
+    assert patience(16, 16, 32, [(1.0, 32)], 40.0, of_pass_or_fail) == NONE
+    assert patience(16, 16, 32, [(1.0, 32)], 40.0, worth).scored == 64
 
 
 def test_a_few_more_previews_are_not_worth_the_time_of_many() -> None:
-    assert patience(16, 16, 64, [(10.0, 2)], 40.0, WORTH) == NONE
-    assert patience(16, 16, 64, [(0.5, 2), (10.0, 2)], 40.0, WORTH).scored == 66
+    assert patience(16, 16, 64, [(10.0, 2)], 40.0, worth) == NONE
+    assert patience(16, 16, 64, [(0.5, 2), (10.0, 2)], 40.0, worth).scored == 66
 
 
 def test_whole_groups_are_waited_for() -> None:
-    assert patience(16, 16, 8, [(20.0, 8)], 40.0, WORTH).scored == 16
-    assert patience(16, 48, 40, [(20.0, 8)], 40.0, WORTH).scored == 48, "of a prompt pool"
+    assert patience(16, 16, 8, [(20.0, 8)], 40.0, worth).scored == 16
+    assert patience(16, 48, 40, [(20.0, 8)], 40.0, worth).scored == 48, "of a prompt pool"
 
 
 def test_groups_that_will_not_be_whole_are_not_waited_for() -> None:
-    assert patience(16, 16, 0, [(20.0, 8)], 20.0, WORTH) == NONE
-    assert patience(16, 48, 32, [(1.0, 8)], 20.0, WORTH) == NONE
+    assert patience(16, 16, 0, [(20.0, 8)], 20.0, worth) == NONE
+    assert patience(16, 48, 32, [(1.0, 8)], 20.0, worth) == NONE
 
 
 def test_nothing_is_waited_for_longer_than_training_took() -> None:
-    assert patience(16, 16, 0, [(19.0, 16)], 20.0, WORTH).scored == 16
-    assert patience(16, 16, 0, [(21.0, 16)], 20.0, WORTH) == NONE
+    assert patience(16, 16, 0, [(19.0, 16)], 20.0, worth).scored == 16
+    assert patience(16, 16, 0, [(21.0, 16)], 20.0, worth) == NONE
 
 
 @given(
@@ -87,7 +91,7 @@ def test_no_other_end_of_the_wait_teaches_more_per_second(
     kept: int, pool: int, scored: int, arrivals: list[tuple[float, int]], spent: float
 ) -> None:
     whole = pool * kept
-    found = patience(kept, whole, scored, arrivals, spent, WORTH)
+    found = patience(kept, whole, scored, arrivals, spent, worth)
     rates, count = {scored: rate(kept, whole, scored, spent)}, scored
     for in_s, previews in sorted(arrivals):
         count += previews
@@ -101,7 +105,7 @@ def test_no_other_end_of_the_wait_teaches_more_per_second(
 def test_the_limit_leaves_time_for_those_that_are_waited_for(
     arrivals: list[tuple[float, int]], spent: float
 ) -> None:
-    found, count = patience(16, 16, 16, arrivals, spent, WORTH), 16
+    found, count = patience(16, 16, 16, arrivals, spent, worth), 16
     if found == NONE:
         return
     for in_s, previews in sorted(arrivals):

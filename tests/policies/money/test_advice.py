@@ -21,15 +21,17 @@ RUN = Measured(
     previews_per_sample=4.0,
     most_previews=16,
     contrast=(1.7, 1.76),
+    doubling=0.5,
     useful_share=0.84,
     explores="in training time",
 )
-"""The split of 85 % training with four previews a sample, and a contrast whose square is 3."""
+"""The split of 85 % training with four previews a sample, and a contrast whose square is 3; twice
+the previews would make that 4."""
 
 
 def test_the_numbers_are_those_of_the_model() -> None:
     found = advise(replace(RUN, contrast=(3**0.5, 3**0.5)))
-    # c(5) / c(4) = (1 + 2 ln 5 / ln 4) / 3 = 1.107; iterations 77 s and 77 - 11 * 2 / 14 s
+    # c(5) / c(4) = (3 + 2 * 0.5 * log2(5 / 4)) / 3 = 1.107; iterations 77 s and 77 - 11 * 2 / 14 s
     assert found.sentence == (
         "One more spot node (2 GPUs) costs $1.20 an hour, 9.4% more than now, and by what was"
         " measured here the run would learn 13.0% faster, with 5 instead of 4 previews a sample"
@@ -45,6 +47,7 @@ def test_the_numbers_are_those_of_the_model() -> None:
         ({"spot_price": 2.0}, "not worth it"),
         ({"contrast": (1.0, 2.4)}, "not shown"),
         ({"most_previews": 4}, "not worth it"),
+        ({"doubling": 0.0}, "not worth it"),
         ({"spot_price": 0.0}, "worth it"),
         ({"explores": "never", "rollout_s": 20.0, "contrast": None}, "not worth it"),
         ({"reserved_price": 20.0}, "worth it"),
@@ -55,6 +58,7 @@ def test_the_numbers_are_those_of_the_model() -> None:
         "without a discount",
         "contrast that scatters",
         "all previews are made already",
+        "rewards that pass or fail",
         "for nothing",
         "no exploration",
         "dear reserved nodes",
@@ -75,6 +79,7 @@ def test_it_is_worth_it_if_speed_grows_more_than_cost(changes: dict[str, Any], w
         ({"explores": "otherwise"}, "does not fill the time of training"),
         ({"rollout_s": 40.0}, "model does not hold"),
         ({"contrast": None}, "not known with an interval yet"),
+        ({"doubling": None}, "more previews would gain is not known yet"),
         ({"previews_per_sample": 1.2}, "fewer than 1.5 previews"),
     ],
 )

@@ -255,6 +255,15 @@ def test_what_a_loss_does_wrong_is_one_line_and_changes_nothing(
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_a_loss_that_cannot_be_summed_over_slices_says_so(modules) -> None:
+    loss = variant(modules, "whole", sums="sums_over_slices = False")
+    build(loss).train(0, make_batch(FakeModel()))
+    training = msgspec.structs.replace(NFT, loss=loss, options={}, slices=4)
+    with pytest.raises(JobError, match=rf"must be 1, not 4, with the loss `{loss}`") as refused:
+        Trainer(FakeModel(), training, SAMPLER, seed=0)
+    assert refused.value.path == "training.slices"
+
+
 def test_terms_of_unequal_length_are_refused(modules) -> None:
     code = (
         "def terms(self, *arguments):\n"

@@ -1,4 +1,5 @@
-"""Exploration for an iteration: its plan, its previews, and the seeds that are chosen."""
+"""Exploration for an iteration: its plan, its previews, the seeds that are chosen, and the samples
+of these that are finished while the iteration before is trained."""
 
 from __future__ import annotations
 
@@ -10,11 +11,17 @@ from typing import TYPE_CHECKING
 from spotlight.actors.coordinator.tenant.request_plans import (
     TrainingPrompts,
     exploration_settings,
+    finishing_requests,
+    is_finishing,
     preview_id,
     preview_request,
+    preview_settings,
     previewed,
+    rollout_settings,
 )
+from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
+from spotlight.policies.exploration.finishing import Finish, Finishing, least_previews
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
 from spotlight.record.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
@@ -32,6 +39,12 @@ class ExplorationPhase:
         self._explorer = Explorer(exploration_settings(job.spec))
         self._unused: tuple[str, ...] = ()
         """The requests whose samples nobody needs once the choice is on record."""
+        self._finishes = False
+        """Whether the kept seeds are finished with the weights of their previews."""
+        self._finishing: Finishing | None = None
+        """The kept seeds, while they are."""
+        self._is_trained = self._regenerates = False
+        """Whether the iteration before is trained, and whether its weights have moved too far."""
 
     def begin(self, iteration: int) -> None:
         """Begin to explore for an iteration."""
@@ -48,24 +61,34 @@ class ExplorationPhase:
         if reduction is not None:
             self._job.event(reduction)
         progress.metrics.exploration_share = plan.share
+        misled = progress.exploration.misled(iteration)
+        if misled is not None:
+            self._job.event(misled)
+        self._finishes = self._spec.exploration.finish == "previous" and misled is None
+        self._is_trained = self._regenerates = False
         withdrawn = self._withdraw()  # of the iteration that is trained, if any
-        self._follow(self._explorer.start(plan, *self._moment(), withdrawn=withdrawn))
+        finish = self._finish(iteration) if self._finishes else None
+        self._follow(
+            self._explorer.start(plan, *self._moment(), withdrawn=withdrawn, finish=finish)
+        )
 
     def end(self, iteration: int) -> None:
         """Choose now, or when the fixed budget is spent; where previews are trained on, as soon as
-        it does not pay any more to wait for those in work."""
-        reuses = self._spec.trains_on_previews and self._may_reuse(iteration)
+        it does not pay any more to wait for those in work. Kept seeds are finished before."""
+        are_ahead = self._spec.trains_on_previews and self._may_reuse(iteration)
+        self._is_trained, self._regenerates = True, not are_ahead
+        reuses = are_ahead and not self._finishes
         waits, withdrawn = NONE, list[Preview]()
-        if reuses and self._spec.exploration.budget == "window":
+        if are_ahead and self._spec.exploration.budget == "window":
             withdrawn = self._withdraw()
-            if not self._explorer.is_whole:
+            if reuses and not self._explorer.is_whole:
                 waits = patience(
                     self._spec.samples_per_iteration,
                     self._explorer.scored + self._explorer.lacking,
                     self._explorer.scored,
                     self._job.requests.arrivals("preview", iteration),
                     self._job.phase.seconds,
-                    self._job.progress.exploration.worth,
+                    self._job.progress.exploration.worth.curve(),
                 )
         orders = self._explorer.stop(
             iteration,
@@ -76,6 +99,7 @@ class ExplorationPhase:
             first_part_s=self._job.progress.window.predict() / 2,
         )
         self._follow(orders)
+        self._end_finishing()
         if waits.limit_s:
             asyncio.get_running_loop().call_later(
                 waits.limit_s, self._job.call_in_turn, self._go_on
@@ -117,6 +141,24 @@ class ExplorationPhase:
                 self._explorer.given_up(previewed(request))
             self._follow(self._explorer.go_on(*self._moment()))
 
+    def samples_finished(self, results: Sequence[Result]) -> list[Result]:
+        """Samples come in, in any order, each once; returns those that were not finished ahead."""
+        if self._finishing is not None:
+            self._finishing.finished(one.request.id for one in results)
+            self._end_finishing()
+        return [one for one in results if not is_finishing(one.request)]
+
+    def samples_given_up(self, requests: Sequence[Request], reason: str) -> list[Request]:
+        """Samples could not be denoised or scored; returns those that were not to be finished
+        ahead. The prompt groups of the others are made anew."""
+        others = [request for request in requests if not is_finishing(request)]
+        if self._finishing is not None and len(others) < len(requests):
+            count = len(requests) - len(others)
+            self._job.log.lines.warning("samples_given_up", count=count, reason=reason)
+            self._finishing.given_up(request.id for request in requests)
+            self._end_finishing()
+        return others
+
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that
         are trained on."""
@@ -138,17 +180,71 @@ class ExplorationPhase:
     def _follow(self, orders: Orders) -> None:
         self._job.requests.expect_previews(self._explorer.unsubmitted)
         # Workers choose among what waits: groups are to be whole before they get more.
-        requests = [preview_request(self._spec, preview) for preview in orders.previews]
+        are_samples = self._spec.trains_on_previews and not self._finishes
+        requests = [
+            preview_request(self._spec, preview, are_samples=are_samples)
+            for preview in orders.previews
+        ]
         samples = self._spec.samples_per_iteration
         for first in range(0, len(requests), samples):
             self._job.requests.submit(requests[first : first + samples])
         if orders.cancel:
             self._job.requests.cancel("preview")
         if orders.explored is not None:
-            explored, self._unused = orders.explored, self._ids(orders.unused)
-            self._job.progress.exploration.accept(explored)
-            wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
-            self._job.explored(explored.iteration, set(wanted) == set(explored.reused))
+            self._unused = self._ids(orders.unused)
+            if self._finishes and not self._regenerates:
+                self._begin_finishing(orders.explored)
+            else:
+                self._accept(orders.explored)
+
+    def _finish(self, iteration: int) -> Finish:
+        """What it takes to finish the kept seeds."""
+        spec, queue = self._spec, self._job.requests
+        batch_s = queue.batch_s(rollout_settings(spec, iteration)) or 0.0
+        preview_batch_s = queue.batch_s(preview_settings(spec, iteration)) or 0.0
+        cost = spec.sampler.steps / spec.preview_steps
+        if preview_batch_s > 0:
+            cost = batch_s / preview_batch_s
+        return Finish(
+            requests=spec.samples_per_iteration + spec.exploration.probes,
+            micro_batch=spec.sampler.micro_batch,
+            batch_s=batch_s,
+            preview_batch_s=preview_batch_s,
+            least=least_previews(
+                spec.samples_per_iteration,
+                spec.exploration.candidates,
+                cost,
+                self._job.progress.exploration.worth.curve(),
+            ),
+        )
+
+    def _begin_finishing(self, explored: Explored) -> None:
+        prompts = self._prompts.of(explored.iteration)
+        requests = finishing_requests(self._spec, explored, prompts)
+        self._finishing = Finishing(explored, requests)
+        self._job.requests.submit(requests)
+
+    def _end_finishing(self) -> None:
+        """Training has ended, or a kept seed is finished: go on with what there is when nothing is
+        missing, or at once if it is not trained on."""
+        finishing = self._finishing
+        if finishing is None or not self._is_trained:
+            return
+        if self._regenerates:
+            self._job.requests.cancel("rollout")
+            explored, unused = finishing.explored, finishing.requests
+        elif finishing.is_over:
+            explored, unused = finishing.outcome(), finishing.unused()
+        else:
+            return
+        self._finishing = None
+        self._unused += unused
+        self._accept(explored)
+
+    def _accept(self, explored: Explored) -> None:
+        self._job.progress.exploration.accept(explored)
+        wanted = [group for group, seeds in enumerate(explored.seeds) if seeds]
+        self._job.explored(explored.iteration, set(wanted) == set(explored.reused))
 
     def _withdraw(self) -> list[Preview]:
         """The previews that nobody has begun."""

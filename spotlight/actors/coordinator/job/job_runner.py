@@ -24,6 +24,7 @@ from functools import partial
 import msgspec
 
 from spotlight.actors.coordinator.job.exploration_phase import ExplorationPhase
+from spotlight.actors.coordinator.job.gradient_work import GradientWork
 from spotlight.actors.coordinator.job.job_money import JobMoney
 from spotlight.actors.coordinator.job.job_phase import JobPhase
 from spotlight.actors.coordinator.job.job_progress import JobProgress
@@ -44,6 +45,7 @@ from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.trainer import TrainerReport
 from spotlight.actors.protocol.up import NodeReport
 from spotlight.actors.protocol.users import JobStatus, Outcome
@@ -159,6 +161,7 @@ class JobRunner(Tenant):
         self.validations = Validations(self, [prompt.text for prompt in files.validation.items])
         self.pictures = SamplePictures(self)
         self.training = TrainingPhase(self)
+        self.gradients = GradientWork(self)
         self.publisher = WeightsPublisher(self)
         self.states = TrainingStates(self)
         self.team = Trainers(self)
@@ -318,8 +321,9 @@ class JobRunner(Tenant):
         self.team.joined(node)
 
     async def nodes_changed(self) -> None:
-        """Those may be there now who can train."""
+        """Those may be there now who can train, or compute gradients."""
         await self.team.assemble()
+        self.gradients.assign()
 
     def node_gone(self, name: str, reason: str, *, announced: bool) -> None:
         """Ranks on it are out of reach."""
@@ -350,6 +354,15 @@ class JobRunner(Tenant):
     def trainers(self) -> frozenset[str]:
         """The workers that train, by name."""
         return self.team.machine.names
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """See `Tenant.apart`."""
+        return self.trainers | self.gradients.computing
+
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        """See `Tenant.slice_of`."""
+        return self.gradients.order_of(request)
 
     @property
     def seconds_left(self) -> float | None:
@@ -399,15 +412,19 @@ class JobRunner(Tenant):
     async def end_requests(self, ended: Ended) -> None:
         """Requests are finished, in any order and each once, or given up."""
         if isinstance(ended, RequestsFinished):
+            self.gradients.finished(ended.of("gradient"))
             self.random_groups.finished(ended.of("random"))
             self.exploration.finished(ended.of("preview"))
             self.validations.finished(ended.of("evaluation"))
-            self.rollouts.finished(ended.of("rollout"), restored=ended.restored)
+            samples = self.exploration.samples_finished(ended.of("rollout"))
+            self.rollouts.finished(samples, restored=ended.restored)
         else:
+            self.gradients.given_up(ended.of("gradient"), ended.reason)
             self.random_groups.given_up(ended.of("random"))
             self.exploration.given_up(ended.of("preview"), ended.reason)
             self.validations.given_up(ended.of("evaluation"), ended.reason)
-            self.rollouts.given_up(ended.of("rollout"), ended.reason)
+            rollouts = self.exploration.samples_given_up(ended.of("rollout"), ended.reason)
+            self.rollouts.given_up(rollouts, ended.reason)
 
     # --- what the machine says ---
 
@@ -488,7 +505,8 @@ class JobRunner(Tenant):
 
     def trained(self, iteration: int) -> None:
         """All ranks have trained on the iteration."""
-        if self.spec.exploration.budget == "fixed":
+        explores = self.spec.exploration
+        if explores.budget == "fixed" or explores.finish == "previous":
             self._bar()  # help to finish the exploration
         self._carry_out(self.machine.trained(iteration))
 

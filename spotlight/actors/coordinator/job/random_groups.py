@@ -39,7 +39,7 @@ class RandomGroups:
         latest = job.progress.exploration.latest
         self._found, self._iteration, self._is_due = None, iteration, False
         self._open.clear()
-        if spec.trains_on_previews or not latest.previews:
+        if (latest.reused and not latest.finished) or not latest.previews:
             return []
         self._scale = job.rollouts.scale
         kept = self._by_group(job.rollouts.rollout.samples())

@@ -109,6 +109,8 @@ def training_samples(
         clip=training.largest_advantage,
     )
     return tuple(
-        TrainingSample(sample.request.prompt, sample.bundle, sample.row, advantage)
+        TrainingSample(
+            sample.request.prompt, sample.bundle, sample.row, advantage, sample.request.seed
+        )
         for sample, advantage in zip(samples, advantages, strict=True)
     )

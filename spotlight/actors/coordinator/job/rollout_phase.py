@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from spotlight.actors.coordinator.job.measures import measure_rollout, sample_sc
 from spotlight.actors.coordinator.job.rollout import Rollout
 from spotlight.actors.coordinator.tenant.request_plans import (
     TrainingPrompts,
+    finishing_of,
     preview_of,
     probe_requests,
     rollout_requests,
@@ -55,44 +57,53 @@ class RolloutPhase:
         return bool(self._to_submit)
 
     def _take(self, iteration: int) -> None:
-        """What is chosen, and what previews have made of it."""
+        """What is chosen, and what is there of it."""
         exploration, metrics = self._job.progress.exploration, self._job.progress.metrics
         latest, choices = exploration.latest, exploration.choices
         metrics.previews, metrics.previews_late = latest.previews, latest.late
         prompts = self._prompts.of(iteration)
         rollouts = rollout_requests(self._spec, iteration, prompts, choices)
-        reused = self._reused(iteration, rollouts)
-        groups = {result.request.group for result in reused}
-        self._to_submit = [request for request in rollouts if request.group not in groups]
         probes = probe_requests(self._spec, iteration, prompts, choices, latest.probe_seeds)
-        previews = [result.request for result in reused]
-        self.rollout = Rollout([*previews, *self._to_submit], probes)
-        self._to_submit += probes
-        self.rollout.add(reused)
+        reused, probed = self._reused(iteration, rollouts), list[Result]()
+        groups = {result.request.group for result in reused}
+        lacking = [request for request in rollouts if request.group not in groups]
+        self._to_submit = [*lacking, *probes]
+        if latest.finished:  # a probe that is not there would say something else by now
+            probed = self._there(iteration, map(finishing_of, probes))
+            probes, self._to_submit = tuple(result.request for result in probed), lacking
+        self.rollout = Rollout([*(result.request for result in reused), *lacking], probes)
+        self.rollout.add([*reused, *probed])
         metrics.samples_reused = len(reused)
+        metrics.samples_finished = len(reused) if latest.finished else 0
 
     def submit(self) -> None:
         """Have the rest denoised: the chosen seeds, and the probes."""
         self._job.requests.submit(self._to_submit)
 
     def _reused(self, iteration: int, rollouts: Sequence[Request]) -> list[Result]:
-        """The previews that are trained on: of each prompt group all of them, or none if one is not
-        there any more."""
+        """The samples that are there, previews or finished ones: of each prompt group all of them,
+        or none if one is not there any more."""
         if not self._spec.trains_on_previews:
             return []
-        groups = set(self._job.progress.exploration.latest.reused)
-        wanted = (request for request in rollouts if request.group in groups)
-        chosen = [preview_of(self._spec, request) for request in wanted]
+        latest = self._job.progress.exploration.latest
+        wanted = [request for request in rollouts if request.group in latest.reused]
+        if latest.finished:
+            results = self._there(iteration, map(finishing_of, wanted))
+        else:
+            previews = (preview_of(self._spec, request) for request in wanted)
+            noisy = self._spec.noisy_rewards
+            results = [
+                msgspec.structs.replace(result, rewards=rewards_to_train_on(result.rewards, noisy))
+                for result in self._there(iteration, previews)
+            ]
+        lacking = Counter(request.group for request in wanted)
+        lacking.subtract(result.request.group for result in results)
+        return [result for result in results if not lacking[result.request.group]]
+
+    def _there(self, iteration: int, chosen: Iterable[Request]) -> list[Result]:
+        """What is there of these, which were done ahead."""
         results = self._job.requests.previewed(iteration, chosen)
-        lost = {
-            request.group for request, result in zip(chosen, results, strict=True) if result is None
-        }
-        noisy = self._spec.noisy_rewards
-        return [
-            msgspec.structs.replace(result, rewards=rewards_to_train_on(result.rewards, noisy))
-            for result in results
-            if result is not None and result.request.group not in lost
-        ]
+        return [result for result in results if result is not None]
 
     def settle(self, iteration: int, *, changed: bool) -> None:
         """No other samples will be chosen for the later part of the iteration; whether others are

@@ -33,6 +33,7 @@ class TrainingPhase:
 
     def ended(self, trained: IterationTrained) -> None:
         """All ranks have taken their optimizer steps."""
+        self._job.gradients.end()
         # They may have begun, or ended, before this coordinator did.
         seconds = max(self._job.phase.seconds, trained.seconds)
         self._job.progress.end_training(seconds, dict(trained.metrics))
@@ -51,4 +52,6 @@ class TrainingPhase:
             for sample, result in zip(samples, results, strict=True)
             if part == "whole" or (result.request.group in later) == (part == "rest")
         )
-        self._job.team.order(Train(iteration, window_start(self._spec, iteration), wanted, part))
+        first_step = window_start(self._spec, iteration)
+        self._job.gradients.begin(wanted, first_step)
+        self._job.team.order(Train(iteration, first_step, wanted, part))

@@ -21,11 +21,13 @@ import structlog
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_queue import RequestQueue, RequestsOwner
 from spotlight.actors.protocol.down import Receipt
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, Pull, ReturnLease
 from spotlight.actors.runtime import Actor, handles
 from spotlight.actors.runtime.log_limiter import LimitedLog
 from spotlight.policies.requests.table import RequestTable
 from spotlight.timings import DispatchTimings
+from spotlight.types import RequestId
 
 log = structlog.get_logger(__name__)
 
@@ -88,13 +90,14 @@ class Dispatcher(Actor):
 
     @handles(Completed, only=_from_its_leader)
     async def on_completed(self, message: Completed) -> Receipt | asyncio.Future[Receipt]:
-        """A batch is denoised and scored: its requests are finished."""
-        if not self._may_count(message, "samples"):
+        """A batch is denoised and scored, or a gradient is computed: its requests are finished."""
+        is_gradient = all(_is_gradient(request) for request in message.requests)
+        counts = _is_own_gradient(message) if is_gradient else self._may_count(message, "samples")
+        if not counts:
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
-        return self.queue.receipt_after(
-            self._table.complete(*who, self._in_this_store(message), self._now())
-        )
+        found = message if is_gradient else self._in_this_store(message)
+        return self.queue.receipt_after(self._table.complete(*who, found, self._now()))
 
     @handles(LeaseFailed, only=_from_its_leader)
     async def on_lease_failed(self, message: LeaseFailed) -> None:
@@ -135,6 +138,15 @@ class Dispatcher(Actor):
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+def _is_gradient(request_id: str) -> bool:
+    known = RequestId.parse(request_id)
+    return known is not None and known.kind == "gradient"
+
+
+def _is_own_gradient(message: Completed) -> bool:
+    return message.bundle.key.startswith(f"{GRADIENTS}/{message.worker}/")
 
 
 def _is_own(message: CommitSteps | Completed, *places: str) -> bool:

@@ -24,8 +24,9 @@ from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.protocol.trainer import StateParts
 from spotlight.errors import JournalError, RunFolderError
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
-from spotlight.policies.exploration.fidelity import Agreement, ChoiceWorth, Gain
+from spotlight.policies.exploration.fidelity import Agreement, Gain
 from spotlight.policies.exploration.reward_spread import Evidence, Knowledge, Population
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.store.journal import Journal

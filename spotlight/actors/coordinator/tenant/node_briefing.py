@@ -124,7 +124,7 @@ class NodeBriefing:
         if self._tenant.is_over:
             return
         tenant, self._shared_at = self._tenant, self._now()
-        for node, demand in tenant.shares.due(tenant.trainers, tenant.seconds_left, again=again):
+        for node, demand in tenant.shares.due(tenant.apart, tenant.seconds_left, again=again):
             self._fleet.demand(node.node, demand)
         self._fleet.send()
 

@@ -92,6 +92,7 @@ def exploration_settings(job: JobSpec) -> ExplorationSettings:
         budget=asked.budget,
         probes=asked.probes,
         divides=job.divides_training,
+        finishes=job.exploration.finish == "previous",
         previews_are_alike=job.preview_steps == job.sampler.steps,
     )
 
@@ -101,11 +102,16 @@ def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
     return _settings(job, job.sampler.steps, iteration)
 
 
-def preview_settings(job: JobSpec, iteration: int) -> SamplingSettings:
+def preview_settings(
+    job: JobSpec, iteration: int, *, are_samples: bool = False
+) -> SamplingSettings:
     """How the candidates of an iteration are previewed: as its samples will be, or without noise
     when the steps differ.
+
+    Args:
+        are_samples: they take all steps, whatever the job says.
     """
-    if job.preview_steps == job.sampler.steps:
+    if are_samples or job.preview_steps == job.sampler.steps:
         return rollout_settings(job, iteration)
     return _settings(job, job.preview_steps, None)
 
@@ -162,8 +168,12 @@ def explored_version(job: JobSpec, iteration: int) -> int:
     return iteration if job.exploration.weights == "fresh" else iteration - 1
 
 
-def preview_request(job: JobSpec, preview: Preview) -> Request:
-    """The request of a preview that the explorer asks for."""
+def preview_request(job: JobSpec, preview: Preview, *, are_samples: bool) -> Request:
+    """The request of a preview that the explorer asks for.
+
+    Args:
+        are_samples: the chosen ones are trained on themselves, so they take all steps.
+    """
     request = request_of(
         "preview",
         preview.iteration,
@@ -171,9 +181,9 @@ def preview_request(job: JobSpec, preview: Preview) -> Request:
         preview.group,
         preview.prompt,
         preview.seed,
-        preview_settings(job, preview.iteration),
+        preview_settings(job, preview.iteration, are_samples=are_samples),
     )
-    return _shown(request) if job.exploration.reuse else request
+    return _shown(request) if are_samples else request
 
 
 def preview_id(job: JobSpec, preview: Preview) -> str:
@@ -201,6 +211,13 @@ def preview_of(job: JobSpec, rollout: Request) -> Request:
     return _shown(request)
 
 
+def finishing_of(rollout: Request) -> Request:
+    """The same sample, made with the weights of its preview."""
+    version = rollout.weights_version - 1
+    name = RequestId("rollout", rollout.iteration, version, rollout.group, rollout.seed)
+    return msgspec.structs.replace(rollout, id=str(name), weights_version=version)
+
+
 def probe_requests(
     job: JobSpec,
     iteration: int,
@@ -219,6 +236,22 @@ def probe_requests(
     return tuple(msgspec.structs.replace(request, is_probe=True) for request in requests)
 
 
+def is_finishing(request: Request) -> bool:
+    """Whether a sample is finished with the weights of its preview."""
+    return request.weights_version < request.iteration
+
+
+def finishing_requests(
+    job: JobSpec, explored: Explored, prompts: Sequence[str]
+) -> tuple[Request, ...]:
+    """The samples and probes of an iteration, to be finished with the weights of its previews."""
+    pairs = zip(explored.seeds, explored.preview_rewards, strict=True)
+    choices = [SeedChoice(*pair) for pair in pairs]
+    rollouts = rollout_requests(job, explored.iteration, prompts, choices)
+    probes = probe_requests(job, explored.iteration, prompts, choices, explored.probe_seeds)
+    return tuple(map(finishing_of, (*rollouts, *probes)))
+
+
 def random_requests(
     job: JobSpec, iteration: int, prompts: Sequence[str], groups: Sequence[int], *, is_due: bool
 ) -> tuple[Request, ...]:
@@ -234,6 +267,12 @@ def random_requests(
         for place, group in enumerate(groups)
         for seed in seeds[group].seeds
     )
+
+
+def gradient_request(job: JobSpec, iteration: int, group: int, number: int) -> Request:
+    """A slice of an update: the `group` says which, the seed how many updates were taken before."""
+    settings = rollout_settings(job, iteration)
+    return request_of("gradient", iteration, iteration, group, "", number, settings)
 
 
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:

@@ -22,6 +22,7 @@ from spotlight import failpoints
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.protocol.delivery import try_tell
 from spotlight.actors.protocol.down import Grant, Recall, Receipt, Revoke
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.up import WorkerRefs
 from spotlight.actors.runtime import Actor, ActorRef, Message
 from spotlight.errors import JournalError
@@ -42,7 +43,7 @@ from spotlight.policies.requests.pace import Arrival
 from spotlight.policies.requests.rows import SavedRow
 from spotlight.policies.requests.table import RequestTable
 from spotlight.record.run_events import RunEvent
-from spotlight.types import BundleOffer, Request, RequestKind, Result
+from spotlight.types import BundleOffer, Request, RequestKind, Result, SamplingSettings
 
 log = structlog.get_logger(__name__)
 
@@ -61,6 +62,9 @@ class RequestsOwner(Protocol):
 
     def requests_ended(self, ended: Ended) -> None:
         """Keep for later what is finished or given up; nothing is called again from there."""
+
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        """What the gradient is of that a request is for; None if it is revoked."""
 
     def discard(self, bundle: BundleOffer) -> None:
         """Have a bundle deleted, wherever it is."""
@@ -162,6 +166,11 @@ class RequestQueue:
         """When what is in work of a kind and an iteration will be done."""
         return self._table.arrivals(kind, iteration, self._now())
 
+    def batch_s(self, settings: SamplingSettings) -> float | None:
+        """How many seconds a batch takes the groups that may be given one now; None if nothing is
+        known of that."""
+        return self._table.batch_s(settings)
+
     def release(self, request_ids: Iterable[str]) -> None:
         """Nobody wants these any more, finished or not; what is in work is finished and told."""
         self.carry_out(self._table.release(request_ids, self._now()))
@@ -217,6 +226,10 @@ class RequestQueue:
                     name, reason, announced=announced, ended=ended, now=self._now()
                 )
             )
+
+    def compute(self, workers: Collection[str]) -> None:
+        """Grant gradients, and nothing else, to these until the next time; to all others none."""
+        self.carry_out(self._table.compute(workers, self._now()))
 
     def set_leaving(self, workers: Iterable[str], *, leaving: bool) -> None:
         """Nothing more for workers that will be gone, and others go on with what they have; or they
@@ -281,11 +294,8 @@ class RequestQueue:
 
     def _do(self, instruction: Instruction | _Reply) -> None:
         match instruction:
-            case GrantLease(worker, lease, requests, commits, commit_every):
-                grant = Grant(lease, requests, commits, commit_every)
-                log.debug("lease_granted", worker=worker, lease=lease)
-                if not self._tell(worker, grant):
-                    self.carry_out(self._table.unreachable(worker, lease, self._now()))
+            case GrantLease():
+                self._grant(instruction)
             case RevokeLeases(worker, leases):
                 self._tell(worker, Revoke(leases))
             case RecallLeases(worker, leases):
@@ -302,6 +312,17 @@ class RequestQueue:
                 failpoints.reach("dispatcher.before_ack")
                 if not waiting.done():
                     waiting.set_result(receipt)
+
+    def _grant(self, granted: GrantLease) -> None:
+        requests, its_slice = granted.requests, None
+        if requests[0].kind == "gradient":
+            its_slice = self._owner.slice_of(requests[0])
+            if its_slice is None:
+                return  # it was revoked in this turn
+        grant = Grant(granted.lease, requests, granted.commits, granted.commit_every, its_slice)
+        log.debug("lease_granted", worker=granted.worker, lease=granted.lease)
+        if not self._tell(granted.worker, grant):
+            self.carry_out(self._table.unreachable(granted.worker, granted.lease, self._now()))
 
     def _tell(self, worker: str, message: Message) -> bool:
         leader = self.leader_of(worker)

@@ -30,6 +30,7 @@ from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant_log import TenantLog
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.up import MissedWeights, NodeReport, WorkerReport
 from spotlight.actors.protocol.users import CancelJob, JobStatus, Outcome
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
@@ -43,7 +44,7 @@ from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.record.run_events import RunEvent, WeightsNotFetched
 from spotlight.timings import Timings
 from spotlight.transport.tensors import ArtifactStore
-from spotlight.types import BundleOffer, RequestKind
+from spotlight.types import BundleOffer, Request, RequestKind
 
 _MOST_REPORTS = 32_768
 """Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
@@ -168,7 +169,7 @@ class Tenant(Actor, ABC):
         limits = {
             kind: tuple(reward.limits for reward in work.rewards_of(kind) or work.rewards)
             for kind in get_args(RequestKind)
-        }
+        } | {"gradient": ()}
         return RequestTable(
             pace=Pace(self.profile),
             first_lease=self.journal.first_lease,
@@ -222,6 +223,12 @@ class Tenant(Actor, ABC):
     def trainers(self) -> frozenset[str]:
         """The workers that train, by name."""
         return frozenset()
+
+    @property
+    def apart(self) -> frozenset[str]:
+        """The workers that are in no SP group with others: those that train or compute
+        gradients."""
+        return self.trainers
 
     @property
     def seconds_left(self) -> float | None:
@@ -313,6 +320,10 @@ class Tenant(Actor, ABC):
     def requests_ended(self, ended: Ended) -> None:
         """In its next turn: what is finished or given up."""
         self.call_in_turn(partial(self.end_requests, ended))
+
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        """What the gradient is of that a request is for; None if nobody needs it any more."""
+        return None
 
     def discard(self, bundle: BundleOffer) -> None:
         """Nobody needs what a worker has left."""

@@ -1,0 +1,111 @@
+"""Gradients of slices: a trainer rank says which update others may compute slices of; a worker is
+granted a slice as it is granted a batch, and leaves its gradient in the store of its node; the rank
+is told where, and adds it when its turn comes.
+
+Nothing of this must arrive: what a rank does not hear of in time it computes itself.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.text import LONGEST_ERROR, clean_fields
+from spotlight.transport.control import Message
+from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
+
+MOST_SLICES = 64
+"""Into how many slices a rank's share of an update may be divided."""
+GRADIENTS = "gradients"
+"""The folder of gradients in the store of the node whose worker computed them."""
+
+
+class OpenUpdate(Record, frozen=True):
+    """An update that a rank begins, and what others need to compute slices of it."""
+
+    number: int
+    """How many updates were taken before, in this run."""
+    share: UpdateSlices
+    """The rank's share of it: samples are places among those of the order to train."""
+    weights: BundleOffer
+    """Where the weights can be had that are trained."""
+    reference: BundleOffer | None = None
+    """Where the weights can be had that the job began with; None if the loss does not need them."""
+
+
+class SliceOrder(Record, frozen=True):
+    """All that a worker needs to compute the gradient of a slice, besides the weights that roll
+    out, of the version of its request."""
+
+    training: TrainingSpec
+    sampler: SamplerSpec
+    seed: int
+    """The seed of the job."""
+    reuse: bool
+    """Whether samples may be older than those weights."""
+    window_start: int
+    share: UpdateSlices
+    """The rank's share of the update, with this slice alone."""
+    samples: tuple[TrainingSample, ...]
+    """The samples of the slice, in its order."""
+    weights: BundleOffer
+    """See `OpenUpdate`."""
+    reference: BundleOffer | None = None
+
+    @property
+    def slice(self) -> Slice:
+        """The slice itself."""
+        return self.share.slices[0]
+
+
+class SlicesTaken(Record, frozen=True):
+    """How a rank came to the slices of an iteration, or of a part of it."""
+
+    own: int = 0
+    """Slices that it computed itself."""
+    own_s: float = 0.0
+    """Seconds that these took."""
+    others: int = 0
+    """Slices that others computed."""
+    fetched_bytes: int = 0
+    """Bytes of gradients of others that it fetched."""
+    fetch_s: float = 0.0
+    """Seconds that this took, one after the other."""
+
+
+class SliceDone(Record, frozen=True):
+    """The gradient of a slice, and where it can be had."""
+
+    place: int
+    """The place of the slice in its update."""
+    gradient: BundleOffer
+
+
+class AddSlices(Message, frozen=True):
+    """Job runner to a rank: these slices of an update were computed elsewhere. All of them so far:
+    the latest message counts."""
+
+    number: int
+    """See `OpenUpdate.number`."""
+    slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
+
+
+class Bring(Message, frozen=True):
+    """Worker to its node: have these weights, which a rank has lent, in the node's store. Answered
+    with `Brought`."""
+
+    bundle: BundleOffer
+
+
+class Brought(Message, frozen=True):
+    """Where a node has what a worker asked for."""
+
+    copy: BundleOffer | None
+    """None if it cannot be had."""
+    problem: str = ""
+    """Why."""
+
+    def __post_init__(self) -> None:
+        clean_fields(self, "problem", most=LONGEST_ERROR)

@@ -1,0 +1,44 @@
+"""How long the gradients of slices take, as ranks and workers have said: what a plan of spot time
+rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_SMOOTHING = 0.3
+_USUAL_BYTES_PER_S = 125e6
+"""A link of 1 Gbit/s: what is counted on before anything has come over it."""
+
+
+@dataclass
+class SliceTimes:
+    """The latest measurements, smoothed; None before the first."""
+
+    rank_slice_s: float | None = None
+    """Seconds of a slice on a rank."""
+    fetch_bytes_per_s: float | None = None
+    """How fast gradients come to the ranks."""
+    gradient_bytes: int = 0
+    """Bytes of a gradient."""
+    weights_bytes: int = 0
+    """Bytes of the weights that a worker needs for an update."""
+
+    def taken(
+        self, *, own: int, own_s: float, others: int, fetched_bytes: int, fetch_s: float
+    ) -> None:
+        """A rank has trained: it computed its `own` slices in so many seconds, and fetched the
+        gradients of others."""
+        if own and own_s > 0:
+            self.rank_slice_s = _smooth(self.rank_slice_s, own_s / own)
+        if fetched_bytes and fetch_s > 0:
+            self.fetch_bytes_per_s = _smooth(self.fetch_bytes_per_s, fetched_bytes / fetch_s)
+            self.gradient_bytes = fetched_bytes // max(1, others)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """How fast they come, or are taken to come."""
+        return self.fetch_bytes_per_s or _USUAL_BYTES_PER_S
+
+
+def _smooth(before: float | None, now: float) -> float:
+    return now if before is None else before + _SMOOTHING * (now - before)
