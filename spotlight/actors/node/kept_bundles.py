@@ -27,11 +27,7 @@ class KeptBundles:
         self._store = store
         self._leases_from = 0
         self.share: StoreEndpoint | None = None
-<<<<<<< HEAD
-        """The samples and commits of the job; None without a job."""
-=======
         """Its token lets the coordinator say who may leave and read them; None without a job."""
->>>>>>> bundles
 
     def begin(self) -> None:
         """Keep those of a job, and nothing of another."""

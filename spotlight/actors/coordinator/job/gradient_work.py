@@ -251,9 +251,7 @@ class GradientWork:
             samples=spec.samples_per_iteration,
             samples_from=samples_from,
             preview_s=max(preview_s / batch, _LEAST_S),
-            finish_s=0.0
-            if samples_from == "fresh" and spec.trains_on_previews
-            else sample_s / batch,
+            finish_s=0.0 if are_samples else sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
             least_previews=spec.exploration.candidates if is_fixed else 0,
             most_previews=spec.exploration.candidates,
