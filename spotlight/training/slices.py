@@ -169,7 +169,9 @@ class SliceComputer:
         terms = self._loss.terms(batch, range(len(batch)), keys)
         end = slice_.first + slice_.rows
         if end > len(terms):
-            raise ValueError(f"slice {slice_.index}: rows up to {end}, where there are {len(terms)}")
+            raise ValueError(
+                f"slice {slice_.index}: rows up to {end}, where there are {len(terms)}"
+            )
         rows = torch.arange(slice_.first, end)
         terms = terms.select(rows, torch.device("cpu"))
         forwards = Forwards(self._model, self._sampler, batch.prompts)

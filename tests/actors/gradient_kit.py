@@ -158,10 +158,7 @@ class Office(Actor):
     def computed(self, *requests: Request, worker: str = "s0/0", store: str = "s0") -> None:
         """The gradients of these are there, in the store of a node."""
         self.gradients.finished(
-            [
-                Result(it, (), self.gradient(it.group % 64, worker, store), 0)
-                for it in requests
-            ]
+            [Result(it, (), self.gradient(it.group % 64, worker, store), 0) for it in requests]
         )
 
     @staticmethod

@@ -77,9 +77,7 @@ async def settle() -> None:
     await asyncio.sleep(0.01)
 
 
-def take_all(
-    trainer: Trainer, message: Train, bundles: Mapping[str, bytes]
-) -> Mapping[str, float]:
+def take_all(trainer: Trainer, message: Train, bundles: Mapping[str, bytes]) -> Mapping[str, float]:
     """Have a trainer take all optimizer steps of an order, and compute every slice itself."""
     trainer.begin(message, bundles)
     while (share := trainer.update) is not None:

@@ -12,7 +12,14 @@ import psutil
 import pytest
 
 from benchmarks.live.run_comparison import differences
-from tests.integration.conftest import SPOTLIGHT, Workplace, descendants, events, metrics, wait_until
+from tests.integration.conftest import (
+    SPOTLIGHT,
+    Workplace,
+    descendants,
+    events,
+    metrics,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
 

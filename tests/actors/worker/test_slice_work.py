@@ -276,9 +276,7 @@ async def test_nan_in_a_slice_is_a_failure_that_names_prompt_and_seed(bench: Ben
     tensors["latents"][3] = torch.nan
     bundle = bench.worker.store.put("samples/nan", pack(tensors))
     order = bench.slice(1)
-    samples = tuple(
-        structs.replace(sample, bundle=bundle, row=3) for sample in order.samples[:1]
-    )
+    samples = tuple(structs.replace(sample, bundle=bundle, row=3) for sample in order.samples[:1])
     bench.grant(structs.replace(order, samples=(*samples, *order.samples[1:])))
     problem = await failure(bench)
     assert "TrainingDiverged" in problem and "nothing of it is counted" in problem

@@ -72,9 +72,7 @@ class GradientWork:
         self._other_devices: set[str] = set()
         """The kinds of devices that people were told of."""
 
-    def begin(
-        self, iteration: int, samples: tuple[TrainingSample, ...], window_start: int
-    ) -> None:
+    def begin(self, iteration: int, samples: tuple[TrainingSample, ...], window_start: int) -> None:
         """The ranks train on these."""
         self._forget()
         self._iteration, self._samples, self._window_start = iteration, samples, window_start
