@@ -124,7 +124,7 @@ class Trainers:
         if report.opened is not None and self._job.phase.name == "train":
             self._job.gradients.opened(report.rank, report.opened)
         if report.trained is not None and self._job.phase.name == "train":
-            self._job.gradients.measured(report.rank, report.trained)
+            self._job.gradients.workers.measured(report.rank, report.trained)
         answer = self._answer_of(report)
         listens_at = report.listens_at
         for instruction in self.machine.reported(report.rank, report.term, answer, listens_at):
@@ -222,7 +222,9 @@ class Trainers:
                     order.part,
                     None if order.publish is None else self._publish(rank, order.publish),
                     None if order.save is None else self._save(rank, order.save),
-                    self.machine.ranks[rank].store if self._job.gradients.computing else None,
+                    self.machine.ranks[rank].store
+                    if self._job.gradients.workers.computing
+                    else None,
                 )
             case say.Publish():
                 return self._publish(rank, order)
