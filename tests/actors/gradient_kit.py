@@ -15,7 +15,7 @@ from runtime_kit import Cluster
 from spotlight.actors.coordinator.job.gradient_work import GradientWork
 from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate
-from spotlight.actors.protocol.up import NodeReport, WorkerRefs
+from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs
 from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.policies.requests.pace import Pace
@@ -126,6 +126,11 @@ class Office(Actor):
         refs = WorkerRefs(f"{name}/0", self._epochs, *[worker.ref] * 3, device)
         self.nodes.hear(NodeReport(1, name, pool, worker.ref, (refs,), node_store(name)))
         return worker
+
+    def notice(self, name: str) -> None:
+        """The node must leave soon."""
+        report = structs.replace(self.roster.nodes[name], notice=NodeNotice("user", 30.0))
+        self.nodes.hear(structs.replace(report, number=report.number + 1))
 
     async def train_on(self, *names: str, devices: tuple[str, ...] = ("cpu A", "cpu A")) -> None:
         """A rank on each of these new nodes."""

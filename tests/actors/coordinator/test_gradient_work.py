@@ -109,6 +109,17 @@ async def test_the_workers_of_a_lost_node_compute_no_more(office: Office) -> Non
     assert office.gradients.workers.computing == {"s1/0"}
 
 
+async def test_the_workers_of_a_node_that_must_leave_begin_to_compute_nothing(
+    office: Office,
+) -> None:
+    await office.train_on("r0")
+    await office.join("s0")
+    await office.join("s1")
+    office.notice("s0")
+    office.begin()
+    assert office.gradients.workers.computing == {"s1/0"}
+
+
 async def test_all_are_free_for_other_work_once_the_ranks_have_trained(office: Office) -> None:
     await office.train_on("r0")
     await office.join("s0")
