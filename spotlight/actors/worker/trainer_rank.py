@@ -310,6 +310,7 @@ class TrainerRank(Actor):
 
         def begin(bundles: dict[str, bytes]) -> None:
             begun = message.part == "rest"
+            training.is_under_way = False  # what failed half-way is given up
             training.require_completed(message.iteration, "train after", begun=begun)
             with self._shared.training(training.model):
                 training.trainer.begin(message, bundles)

@@ -30,7 +30,6 @@ from spotlight.actors.protocol.trainer import (
     Publish,
     SaveState,
     Train,
-    TrainedIteration,
     TrainerReport,
 )
 from spotlight.errors import TrainingDiverged, TransportError
@@ -202,7 +201,7 @@ async def test_a_train_that_is_repeated_while_it_runs_is_answered_once_to_the_la
     assert len(gym.engine.trainer.batches) == 1
     (report,) = successor.inbox
     assert (report.term, report.rank, report.completed) == (1, 0, 1)
-    assert report.trained == TrainedIteration(0, {"loss": 1.0}, report.trained.seconds)
+    assert (report.trained.iteration, report.trained.metrics) == (0, {"loss": 1.0})
     assert trained(gym.runner) == []
 
 
@@ -223,6 +222,22 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
     successor.tell(gym.rank, gym.batch(0))
     await settle()
     assert trained(successor)[-1].iteration == 0
+
+
+async def test_an_iteration_that_failed_between_two_updates_may_be_begun_again(gym: Gym) -> None:
+    """Whoever lost the other ranks may be told to train again before it is told of new ones."""
+    await gym.start()
+    trainer = gym.engine.trainer
+
+    def fail(place: int) -> None:
+        raise TransportError("rank 1 is gone")
+
+    trainer.while_it_computes = fail
+    await gym.tell(gym.batch(0))
+    assert errors(gym.runner) == ["TransportError: rank 1 is gone"]
+    trainer.while_it_computes = lambda place: None
+    await gym.tell(gym.batch(0))
+    assert len(trained(gym.runner)) == 1 and len(errors(gym.runner)) == 1
 
 
 @pytest.mark.parametrize(
