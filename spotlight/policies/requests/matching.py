@@ -647,7 +647,7 @@ class Matching:
 
     def pullers(self) -> Iterator[Taker]:
         """Those that lead them."""
-        return (self.takers[name] for name in sorted(self._pullers))
+        return (self.takers[name] for name in sorted(self._pullers - self._computing))
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""
