@@ -206,14 +206,15 @@ class ExplorationPhase:
         if preview_batch_s > 0:
             cost = batch_s / preview_batch_s
         kept, most = spec.samples_per_iteration, spec.exploration.candidates
-        best, pays = best_previews(kept, most, cost, self._job.progress.exploration.worth.curve())
+        worth = self._job.progress.exploration.worth
+        best, pays = best_previews(kept, most, cost, worth.curve())
         return Finish(
             requests=kept + spec.exploration.probes,
             micro_batch=spec.sampler.micro_batch,
             batch_s=batch_s,
             preview_batch_s=preview_batch_s,
             best=best,
-            pays=pays,
+            pays=pays or not worth.is_known,  # only previews tell
         )
 
     def _begin_finishing(self, explored: Explored) -> None:
