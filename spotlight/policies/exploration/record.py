@@ -19,7 +19,7 @@ from spotlight.policies.exploration.fidelity import (
     agreement,
     exploration_share,
 )
-from spotlight.policies.exploration.finishing import LEAST_AGREEMENT, mislead, rank_agreement
+from spotlight.policies.exploration.finishing import LEAST_AGREEMENT, mislead
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_scales import combined
@@ -123,7 +123,7 @@ class ExplorationRecord:
             return None
         return PreviewsMisled(
             iteration=iteration,
-            agreement=round(rank_agreement(self.agreement.tau or 0.0), 3),
+            agreement=round(self.agreement.correlation or 0.0, 3),
             least=LEAST_AGREEMENT,
             pairs=round(self.agreement.pairs, 1),
         )

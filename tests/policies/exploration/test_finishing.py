@@ -13,14 +13,11 @@ from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, agreement
 from spotlight.policies.exploration.finishing import (
-    LEAST_AGREEMENT,
     Finish,
     Finishing,
     best_previews,
     mislead,
-    rank_agreement,
 )
-from spotlight.policies.exploration.ranking import spearman
 from spotlight.types import Request, SamplingSettings
 
 SETTINGS = SamplingSettings(
@@ -116,15 +113,6 @@ def test_the_cheaper_previews_are_the_more_of_them_are_best() -> None:
 # --- what they foretell ---
 
 
-@pytest.mark.parametrize("rho", [-0.9, 0.0, 0.3, 0.77, 0.95])
-def test_a_rank_correlation_follows_from_kendalls_tau(rho: float) -> None:
-    pairs = drawn(rho, 600)
-    tau = agreement([pairs]).tau
-    assert tau is not None
-    expected = spearman([one for one, _ in pairs], [other for _, other in pairs])
-    assert rank_agreement(tau) == pytest.approx(expected, abs=0.03)
-
-
 @pytest.mark.parametrize(("rho", "misleads"), [(0.9, False), (0.5, True), (-0.5, True)])
 def test_previews_that_agree_too_little_mislead(rho: float, misleads: bool) -> None:
     assert mislead(agreement([drawn(rho, 100)])) == misleads
@@ -138,11 +126,6 @@ def test_nothing_is_concluded_from_few_probes() -> None:
 
 def test_previews_of_which_none_differs_foretell_nothing() -> None:
     assert mislead(Agreement(preview_ties=50.0))
-
-
-def test_the_least_agreement_is_one_of_ranks() -> None:
-    tau = 0.5548
-    assert rank_agreement(tau) == pytest.approx(LEAST_AGREEMENT, abs=1e-3)
 
 
 # --- what is whole ---

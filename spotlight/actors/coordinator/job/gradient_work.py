@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
+import structlog
 
 from spotlight.actors.coordinator.tenant.request_plans import gradient_request, preview_settings
 from spotlight.actors.protocol.delivery import try_tell
@@ -33,8 +34,10 @@ from spotlight.types import BundleOffer, Pool, Request, Result, TrainingSample
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
+log = structlog.get_logger(__name__)
+
 _LEAST_S = 1e-6
-"""Of a preview, as far as a plan is concerned."""
+"""A plan counts on no preview that takes fewer seconds."""
 
 
 class _Update:
@@ -50,6 +53,8 @@ class GradientWork:
 
     def __init__(self, job: JobRunner) -> None:
         self._job, self._spec = job, job.spec
+        self._iteration = -1
+        """The iteration that the updates are of."""
         self._samples: tuple[TrainingSample, ...] = ()
         """What the ranks train on now."""
         self._window_start = 0
@@ -67,15 +72,17 @@ class GradientWork:
         self._other_devices: set[str] = set()
         """The kinds of devices that people were told of."""
 
-    def begin(self, samples: tuple[TrainingSample, ...], window_start: int) -> None:
+    def begin(self, iteration: int, samples: tuple[TrainingSample, ...], window_start: int) -> None:
         """The ranks train on these."""
         self._forget()
-        self._samples, self._window_start = samples, window_start
+        self._iteration, self._samples, self._window_start = iteration, samples, window_start
         self.assign()
 
     def end(self) -> None:
         """The ranks have trained on them."""
         self._forget()
+        if self._spec.training.slices > 1:
+            self._job.requests.forget("gradient", self._iteration)
         self._set_computing(frozenset())
 
     def assign(self) -> None:
@@ -85,6 +92,9 @@ class GradientWork:
 
     def opened(self, rank: int, opened: OpenUpdate) -> None:
         """A rank has begun an update, perhaps long ago: then it may not know what is done of it."""
+        if problem := self._problem_of(rank, opened):
+            log.error("update_refused", rank=rank, update=opened.number, reason=problem)
+            return
         if opened.number < self._number:
             return
         if opened.number > self._number:  # ranks take updates together
@@ -149,6 +159,25 @@ class GradientWork:
             event = GradientsGivenUp(request=requests[0].id, count=len(requests), reason=reason)
             self._job.event(event)
 
+    def _problem_of(self, rank: int, opened: OpenUpdate) -> str:
+        """Why slices of an update cannot be given out; empty if they can."""
+        share, count, most = opened.share, len(self._samples), self._spec.training.slices
+        if (share.rank, share.iteration) != (rank, self._iteration):
+            return f"it is of rank {share.rank} and iteration {share.iteration}"
+        if len(share.slices) > most:
+            return f"it has {len(share.slices)} slices, where `training.slices` is {most}"
+        for place, its in enumerate(share.slices):
+            named = (*its.samples, *its.draws)
+            if its.index != place or len(its.samples) != len(its.draws):
+                return f"slice {place} says that it is slice {its.index}, of {len(named)} samples"
+            if not all(0 <= sample < count for sample in named):
+                return f"slice {place} names a sample that is none of the {count}"
+        store = self._job.team.machine.ranks[rank].store
+        lent = [opened.weights, *([opened.reference] if opened.reference is not None else [])]
+        if any(offer.store.place != store.place for offer in lent):
+            return "its weights are not in the store of the rank's node"
+        return ""
+
     def _is_in_its_store(self, gradient: BundleOffer) -> bool:
         """Whether a gradient is in the store of the node whose worker computed it: from nowhere
         else does a rank take any."""
@@ -184,6 +213,8 @@ class GradientWork:
     def _able(self) -> list[tuple[str, Pool]]:
         """The workers that could compute gradients, by name and pool."""
         devices = {rank.worker.device for rank in self._job.team.machine.ranks}
+        if not devices:  # nobody trains yet
+            return []
         found: list[tuple[str, Pool]] = []
         for node in self._job.roster.nodes.values():
             for worker in node.workers:
@@ -226,6 +257,9 @@ class GradientWork:
         if samples_from == "finished" and job.progress.exploration.is_misled:
             samples_from, preview_s = "previews", sample_s
         batch = spec.sampler.micro_batch
+        correlation = job.progress.exploration.agreement.correlation
+        are_samples = samples_from == "fresh" and spec.trains_on_previews
+        is_fixed = spec.exploration.mode != "none" and spec.exploration.budget == "fixed"
         ranks = job.team.machine.ranks
         workers = sum(len(node.workers) for node in job.roster.nodes.values())
         spot = sum(len(node.workers) for node in job.roster.nodes.values() if node.pool == "spot")
@@ -248,10 +282,13 @@ class GradientWork:
             samples=spec.samples_per_iteration,
             samples_from=samples_from,
             preview_s=max(preview_s / batch, _LEAST_S),
-            finish_s=sample_s / batch,
+            finish_s=0.0 if are_samples else sample_s / batch,
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
+            least_previews=spec.exploration.candidates if is_fixed else 0,
+            most_previews=spec.exploration.candidates,
+            may_wait=False,
             gain=self._gain(),
-            agreement=max(0.0, min(1.0, job.progress.exploration.agreement.tau or 1.0)),
+            agreement=1.0 if correlation is None else max(0.0, correlation),
         )
 
     def _gain(self) -> Callable[[float], float]:
@@ -277,6 +314,11 @@ class GradientWork:
 
 
 def _samples_from(spec: JobSpec) -> Samples:
+    """What the iterations of a job train on."""
+    if spec.exploration.mode == "none":
+        return "regenerated"
+    if spec.exploration.weights == "fresh":
+        return "fresh"
     if spec.exploration.finish == "previous":
         return "finished"
     return "previews" if spec.trains_on_previews else "regenerated"
