@@ -26,8 +26,8 @@ from spotlight.actors.protocol.trainer import (
 from spotlight.actors.runtime import ActorRef, ActorSystem
 from spotlight.actors.worker.engine import Listener, Trainer
 from spotlight.actors.worker.shared_model import SharedModel
-from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.threads import WorkerThreads
+from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SliceRefused, TransferFailed

@@ -58,7 +58,7 @@ def opened(gym: Gym) -> list[OpenUpdate]:
 
 
 async def until_trained(gym: Gym, iterations: int = 1) -> None:
-    while len(trained(gym.runner)) < iterations:  # noqa: ASYNC110
+    while len(trained(gym.runner)) < iterations:
         await asyncio.sleep(0.5)
         assert errors(gym.runner) == []
 
