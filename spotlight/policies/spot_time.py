@@ -2,7 +2,7 @@
 the others preview candidates, and how many previews an iteration is worth.
 
 What an iteration teaches grows with the variance of the rewards that it trains on. Choosing among n
-previews for each sample multiplies that by c(n), which grows like the logarithm of n; what previews
+previews for each sample multiplies that by c(n), which grows ever more slowly; what previews
 of fewer steps or older weights promise comes true by the square of their agreement a with the
 samples, so that 1 + (c(n) - 1) a^2 is left. The plan is the one by which an iteration teaches most
 per second,

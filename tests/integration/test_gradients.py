@@ -4,6 +4,7 @@ run whose reserved GPU computed everything, bit for bit.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from pathlib import Path
@@ -45,10 +46,10 @@ def _job(workplace: Workplace, spot: int) -> Path:
     )
 
 
-def _workers(pid: int) -> list[psutil.Process]:
-    """Those on spot nodes."""
+def _workers() -> list[psutil.Process]:
+    """Those on spot nodes; they are forked from a process that all tests share."""
     names = {f"spot-{number}/0" for number in range(2)}
-    return [process for process in descendants(pid) if names & set(_words(process))]
+    return [process for process in descendants(os.getpid()) if names & set(_words(process))]
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -77,7 +78,7 @@ def test_the_weights_are_the_same_whoever_computes_the_slices_and_is_killed(
     wait_until(lambda: bool(events(helped, "phase")), "the beginning of the job")
     while process.poll() is None and kills < KILLS:
         time.sleep(rng.uniform(0.5, 3.0))
-        if found := _workers(process.pid):
+        if found := _workers():
             rng.choice(found).kill()
             kills += 1
 

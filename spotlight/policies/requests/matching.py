@@ -449,7 +449,6 @@ class Matching:
         before, self._computing = self._computing, frozenset(names)
         for name in sorted(before ^ self._computing):
             if name in self.takers:
-                self._ready.drop(name)
                 self.takers[name].computes = name in self._computing
                 self.refresh(name)
 

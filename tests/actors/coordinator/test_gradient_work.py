@@ -51,8 +51,8 @@ async def test_where_nothing_is_explored_all_that_do_not_train_compute(office: O
         await office.join(name)
     await office.join("r1", "reserved")
     office.begin()
-    assert office.gradients.computing == {"r1/0", "s0/0", "s1/0", "s2/0"}
-    assert office.requests.computing == [office.gradients.computing]
+    assert office.gradients.workers.computing == {"r1/0", "s0/0", "s1/0", "s2/0"}
+    assert office.requests.computing == [office.gradients.workers.computing]
 
 
 @pytest.mark.parametrize("spec", [sliced("bandit")])
@@ -63,7 +63,7 @@ async def test_half_of_them_compute_while_it_is_not_known_what_previews_are_wort
     for name in ("s0", "s1", "s2", "s3"):
         await office.join(name)
     office.begin()
-    assert len(office.gradients.computing) == 2
+    assert len(office.gradients.workers.computing) == 2
 
 
 @pytest.mark.parametrize("spec", [sliced(slices=1)])
@@ -71,7 +71,7 @@ async def test_nobody_computes_where_updates_have_a_single_slice(office: Office)
     await office.train_on("r0")
     await office.join("s0")
     office.begin()
-    assert (office.gradients.computing, office.requests.computing) == (frozenset(), [])
+    assert (office.gradients.workers.computing, office.requests.computing) == (frozenset(), [])
     office.gradients.end()
     assert office.requests.forgotten == []
 
@@ -81,8 +81,8 @@ async def test_nobody_computes_while_nobody_trains(office: Office, phase: str) -
     office.phase.name = phase
     await office.train_on("r0")
     await office.join("s0")
-    office.gradients.assign()
-    assert office.gradients.computing == frozenset()
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == frozenset()
 
 
 async def test_who_comes_later_computes_as_well(office: Office) -> None:
@@ -90,12 +90,12 @@ async def test_who_comes_later_computes_as_well(office: Office) -> None:
     office.begin()
     assert office.reminders == 0
     await office.join("s0")
-    office.gradients.assign()
-    assert office.gradients.computing == {"s0/0"}
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s0/0"}
     assert office.reminders == 1, "the ranks are to lend their updates now"
     await office.join("s1")
-    office.gradients.assign()
-    assert office.gradients.computing == {"s0/0", "s1/0"}
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s0/0", "s1/0"}
     assert office.reminders == 1
 
 
@@ -105,8 +105,8 @@ async def test_the_workers_of_a_lost_node_compute_no_more(office: Office) -> Non
     await office.join("s1")
     office.begin()
     office.nodes.lose("s0")
-    office.gradients.assign()
-    assert office.gradients.computing == {"s1/0"}
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s1/0"}
 
 
 async def test_all_are_free_for_other_work_once_the_ranks_have_trained(office: Office) -> None:
@@ -115,7 +115,7 @@ async def test_all_are_free_for_other_work_once_the_ranks_have_trained(office: O
     office.begin()
     office.gradients.opened(0, update())
     office.gradients.end()
-    assert office.gradients.computing == frozenset()
+    assert office.gradients.workers.computing == frozenset()
     assert office.requests.computing[-1] == frozenset()
     assert office.asked() == []
     assert office.requests.forgotten == [("gradient", ITERATION)]
@@ -129,8 +129,8 @@ async def test_another_kind_of_device_computes_nothing_and_this_is_told_once(
     await office.join("s1", device="cpu B")
     await office.join("s2")
     office.begin()
-    office.gradients.assign()
-    assert office.gradients.computing == {"s2/0"}
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s2/0"}
     (event,) = (it for it in office.events if isinstance(it, OtherDevice))
     assert (event.worker, event.device, event.ranks) == ("s0/0", "cpu B", ("cpu A",))
 
@@ -139,7 +139,7 @@ async def test_ranks_of_several_kinds_of_devices_share_no_gradients(office: Offi
     await office.train_on("r0", "r1", devices=("cpu A", "cpu B"))
     await office.join("s0")
     office.begin()
-    assert office.gradients.computing == frozenset()
+    assert office.gradients.workers.computing == frozenset()
     (event,) = (it for it in office.events if isinstance(it, OtherDevice))
     assert event.ranks == ("cpu A", "cpu B")
 
@@ -147,7 +147,7 @@ async def test_ranks_of_several_kinds_of_devices_share_no_gradients(office: Offi
 async def test_nothing_is_said_of_devices_while_there_are_no_ranks(office: Office) -> None:
     await office.join("s0")
     office.begin()
-    assert (office.events, office.gradients.computing) == ([], frozenset())
+    assert (office.events, office.gradients.workers.computing) == ([], frozenset())
 
 
 # --- what they compute ---
@@ -283,7 +283,7 @@ async def test_who_computed_is_counted_once_for_every_rank_and_part(office: Offi
     await ready(office, "r0", "r1")
     taken = TrainedIteration(ITERATION, {}, 1.0, "whole", SlicesTaken(3, 6.0, 5, 10, 1.0))
     for rank in (0, 1, 0):
-        office.gradients.measured(rank, taken)
+        office.gradients.workers.measured(rank, taken)
     metrics = office.progress.metrics
     assert (metrics.slices, metrics.slices_by_others) == (16, 10)
 

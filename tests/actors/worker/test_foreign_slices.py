@@ -14,6 +14,7 @@ from rank_kit import Gym, errors, open_gym, reports, settle, trained
 
 from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate, SliceDone
 from spotlight.actors.protocol.trainer import Train
+from spotlight.errors import TransferFailed
 from spotlight.types import BundleOffer
 from spotlight_simulation.virtual_threads import VirtualThreads, sleep
 
@@ -106,7 +107,8 @@ async def test_a_rank_without_helpers_lends_nothing(gym: Gym) -> None:
     await gym.tell(gym.batch(0))
     await until_trained(gym)
     assert opened(gym) == []
-    assert not list(Path(gym.store.endpoint.root).glob("**/lent*"))
+    with pytest.raises(TransferFailed):
+        await gym.store.offer("weights/lent-0-0")
 
 
 async def test_an_update_of_a_single_slice_is_not_lent(gym: Gym) -> None:

@@ -37,6 +37,7 @@ from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.actors.worker.torch_trainer import TorchTrainer
 from spotlight.diffusion.checkpoints import load_model
+from spotlight.errors import TransferFailed
 from spotlight.jobs import JobSpec
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import pack, unpack
@@ -337,7 +338,8 @@ async def test_nothing_is_left_or_told_of_a_slice_that_was_revoked_half_way(
     bench.worker.denoise(REQUESTS[:1])
     await bench.worker.done()
     assert not [m for m in bench.worker.leader.all(Completed) if m.lease == 1]
-    assert not list(Path(bench.worker.store.endpoint.root).glob("**/gradients/**/0"))
+    with pytest.raises(TransferFailed):
+        await bench.worker.store.offer("gradients/w/0")
 
 
 async def test_a_slice_that_has_not_begun_is_given_back_at_once(bench: Bench, held: Held) -> None:

@@ -14,8 +14,10 @@ from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.progress import Progress
+from spotlight.errors import TransferFailed
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile
+from spotlight.transport.tensors.bundles import pack
 from spotlight.types import BundleOffer, StoreEndpoint, TrainingSample
 from tests.training.fakes import same_bits
 
@@ -99,3 +101,11 @@ def test_a_rank_that_begins_from_a_state_has_the_same_weights(
     again = build(left(state, tmp_path / "same"))
     assert same_bits(again.weights("rollout"), trainer.weights("rollout"))
     assert same_bits(again.weights("evaluation"), trainer.weights("evaluation"))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"garbage", pack({"gradient": torch.zeros(3)}), pack({"sums": torch.zeros(3)})]
+)
+def test_what_is_no_gradient_is_refused_as_such(trainer: TorchTrainer, data: bytes) -> None:
+    with pytest.raises(TransferFailed):
+        trainer.add(data)
