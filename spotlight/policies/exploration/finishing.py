@@ -20,6 +20,7 @@ import msgspec
 
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import ENOUGH, Agreement
+from spotlight.record.run_events import PreviewsMisled
 from spotlight.types import Request
 
 LEAST_AGREEMENT = 0.75
@@ -38,6 +39,16 @@ def mislead(known: Agreement) -> bool:
     if known.pairs < ENOUGH:
         return False
     return (known.correlation or 0.0) < LEAST_AGREEMENT
+
+
+def misled(iteration: int, known: Agreement) -> PreviewsMisled:
+    """The event that tells why previews take all steps for an iteration."""
+    return PreviewsMisled(
+        iteration=iteration,
+        agreement=round(known.correlation or 0.0, 3),
+        least=LEAST_AGREEMENT,
+        pairs=round(known.pairs, 1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,12 @@ from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, agreement
 from spotlight.policies.exploration.finishing import (
+    LEAST_AGREEMENT,
     Finish,
     Finishing,
     best_previews,
     mislead,
+    misled,
 )
 from spotlight.types import Request, SamplingSettings
 
@@ -121,6 +123,12 @@ def test_the_cheaper_previews_are_the_more_of_them_are_best() -> None:
 @pytest.mark.parametrize(("rho", "misleads"), [(0.9, False), (0.5, True), (-0.5, True)])
 def test_previews_that_agree_too_little_mislead(rho: float, misleads: bool) -> None:
     assert mislead(agreement([drawn(rho, 100)])) == misleads
+
+
+def test_the_event_has_the_figure() -> None:
+    event = misled(3, Agreement(concordant=500.0, discordant=500.0))
+    assert (event.iteration, event.agreement, event.pairs) == (3, 0.0, 1000.0)
+    assert event.least == LEAST_AGREEMENT
 
 
 def test_nothing_is_concluded_from_few_probes() -> None:

@@ -21,7 +21,7 @@ from spotlight.actors.coordinator.tenant.request_plans import (
 )
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
-from spotlight.policies.exploration.finishing import Finish, Finishing, best_previews
+from spotlight.policies.exploration.finishing import Finish, Finishing, best_previews, misled
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
 from spotlight.record.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
@@ -61,10 +61,10 @@ class ExplorationPhase:
         if reduction is not None:
             self._job.event(reduction)
         progress.metrics.exploration_share = plan.share
-        misled = progress.exploration.misled(iteration)
-        if misled is not None:
-            self._job.event(misled)
-        self._finishes = self._spec.exploration.finish == "previous" and misled is None
+        if progress.previews_mislead:
+            self._job.event(misled(iteration, progress.saved.agreement))
+        finishes = self._spec.exploration.finish == "previous"
+        self._finishes = finishes and not progress.previews_mislead
         self._is_trained = self._regenerates = False
         withdrawn = self._withdraw()  # of the iteration that is trained, if any
         finish = self._finish(iteration, window_s) if self._finishes else None
