@@ -94,6 +94,7 @@ class ExplorationPhase:
             iteration,
             *self._moment(),
             reuses=reuses,
+            finishes=are_ahead,
             patience=waits,
             withdrawn=withdrawn,
             first_part_s=self._job.progress.window.predict() / 2,
