@@ -2,7 +2,7 @@
 the others preview candidates, and how many previews an iteration is worth.
 
 What an iteration teaches grows with the variance of the rewards that it trains on. Choosing among n
-previews for each sample multiplies that by c(n), which grows like the logarithm of n; what previews
+previews for each sample multiplies that by c(n), which grows ever more slowly; what previews
 of fewer steps or older weights promise comes true by the square of their agreement a with the
 samples, so that 1 + (c(n) - 1) a^2 is left. The plan is the one by which an iteration teaches most
 per second,
@@ -215,7 +215,7 @@ class SpotWork:
     """c(n): how many times as much a sample teaches that is one of n, of which the best are kept,
     as a random one. It does not fall, and c(1) is 1."""
     agreement: float = 1.0
-    """Rank correlation, from 0 to 1, of previews with the samples that come of them. It does not
+    """The correlation, from 0 to 1, of previews with the samples that come of them. It does not
     matter where previews are the samples."""
     iterations_without_spot: int = 0
     """How many iterations there was no spot worker, up to now."""

@@ -25,7 +25,7 @@ GRADIENTS = "gradients"
 class OpenUpdate(Record, frozen=True):
     """An update that a rank begins, and what others need to compute slices of it."""
 
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=0)]
     """How many updates were taken before, in this run."""
     share: UpdateSlices
     """The rank's share of it: samples are places among those of the order to train."""
@@ -78,7 +78,7 @@ class SlicesTaken(Record, frozen=True):
 class SliceDone(Record, frozen=True):
     """The gradient of a slice, and where it can be had."""
 
-    place: int
+    place: Annotated[int, msgspec.Meta(ge=0, lt=MOST_SLICES)]
     """The place of the slice in its update."""
     gradient: BundleOffer
 

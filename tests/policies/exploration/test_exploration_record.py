@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from explorer_kit import NOTHING, settings
@@ -18,9 +19,11 @@ NO_PROBES = Agreement()
 CATEGORIES = {"a": "x", "b": "y", "c": "x"}
 
 
-def exploring(known: Knowledge, agreement: Agreement = NO_PROBES) -> ExplorationRecord:
+def exploring(
+    known: Knowledge, agreement: Agreement = NO_PROBES, **asked: Any
+) -> ExplorationRecord:
     return ExplorationRecord(
-        settings(planner="bandit"),
+        settings(planner="bandit", **asked),
         Explored(0, (), (), 0, 0),
         known,
         categories=CATEGORIES,
@@ -55,6 +58,11 @@ def test_previews_that_do_not_agree_with_samples_are_not_worth_making_and_it_is_
 def test_nothing_is_told_where_all_previews_are_worth_making() -> None:
     it = exploring(NOTHING)
     assert it.reduction(it.plan(3, ["a"], 1.0)) is None
+
+
+def test_where_cheap_previews_are_worth_nothing_others_are_made_in_their_place() -> None:
+    it = exploring(NOTHING, Agreement(concordant=500.0, discordant=500.0), finishes=True)
+    assert it.plan(3, ["a"], 1.0).share == 1.0
 
 
 def explored(iteration: int, groups: int) -> Explored:
