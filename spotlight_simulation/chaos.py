@@ -102,6 +102,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     finishes = seed % 6 == 2
     job = chaos_job(
         folder,
+        iterations=4 if finishes else 3,  # of which the last may be what probes have told
         exploration={
             "candidates": 2,
             "budget": budget,
@@ -181,18 +182,21 @@ def undisturbed_weights(job: JobSpec) -> tuple[tuple[str, bool], ...]:
     """What every iteration of a job with exact training leaves when nothing happens to it, and
     whether it trains on samples of the weights before; it is the same on every cluster, and for
     every job that explores so and begins with the same weights."""
-    return _undisturbed_weights(job.exploration, job.seed)
+    return _undisturbed_weights(job.exploration, job.seed, job.iterations)
 
 
 @cache
-def _undisturbed_weights(exploration: ExplorationSpec, seed: int) -> tuple[tuple[str, bool], ...]:
+def _undisturbed_weights(
+    exploration: ExplorationSpec, seed: int, iterations: int
+) -> tuple[tuple[str, bool], ...]:
     with (
         scratch_folder() as folder,
         silence(),
         asyncio.Runner(loop_factory=FreezableLoop) as runner,
     ):
         nodes = (NodeSpec("reserved", "reserved", 1), NodeSpec("spot", "spot", 1))
-        job = msgspec.structs.replace(chaos_job(folder, seed=seed), exploration=exploration)
+        plain = chaos_job(folder, seed=seed, iterations=iterations)
+        job = msgspec.structs.replace(plain, exploration=exploration)
         made = Scenario(job, nodes, (), True)
         run = runner.run(simulate(0, made, folder))
     return tuple(

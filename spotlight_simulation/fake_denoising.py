@@ -142,7 +142,7 @@ class FakeModel:
         old = self.weights
         use("current")
         for _ in range(2):
-            sleep(hardware.step_s(self.node, 1))
+            sleep(hardware.slice_s / 2 * hardware.slow.get(self.node, 1.0))
             if not wanted():
                 return None
         return fingerprints.gradient(self.weights, old, latents).encode()

@@ -83,6 +83,8 @@ class FakeHardware:
     """The same samples give the same weights, as on one machine; else only nearly."""
     slow: dict[str, float] = field(default_factory=dict)
     """How much longer a step takes, by node."""
+    slice_s: float = 0.0
+    """What the gradient of a slice takes: as long as one that a rank has begun."""
     slow_steps: int = 0
     poison: set[str] = field(default_factory=set)
     """Requests that end every process that denoises them."""

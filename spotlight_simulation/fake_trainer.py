@@ -142,7 +142,7 @@ class FakeTrainer:
         """See `engine.Trainer`."""
         update = self.update
         assert update is not None
-        seconds = self._training_s / len(update.slices)
+        seconds = self._hardware.slice_s = self._training_s / len(update.slices)
         if len(update.slices) > 1:
             sleep(seconds / 2)
             if not wanted():

@@ -336,12 +336,14 @@ def _timed(run: Run, reference: Run, iteration_s: float) -> Timed:
 def _over(
     slower: Mapping[int, Timed], faster: Mapping[int, Timed], *, is_ours: bool
 ) -> dict[str, Any] | None:
-    """How many times as fast one is as the other, in the seeds of which there are both. A rival
-    that never arrives counts as arriving when it ended."""
+    """How many times as fast one is as the other, in the seeds of which there are both. A run that
+    never arrives counts as arriving when it ended, but one of ours as arriving later where the
+    other arrives."""
     ratios = []
     for seed in sorted(slower.keys() & faster.keys()):
         one, other = faster[seed].at[LEVELS[-1]], slower[seed].at[LEVELS[-1]]
-        ratios.append(speedup(one, other) if is_ours else other.seconds / one.seconds)
+        counts = is_ours and other.arrived
+        ratios.append(speedup(one, other) if counts else other.seconds / one.seconds)
     found = estimate({"": ratios})
     return msgspec.to_builtins(found) if found else None
 

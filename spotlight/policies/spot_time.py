@@ -62,7 +62,8 @@ _FINER = 1.04
 _MOST_PREVIEWS = 256.0
 """The most previews for each sample that are tried; what more are worth nobody knows."""
 _HOPELESS = 0.9
-"""A number of previews that teaches less than this share of the best one so far ends the search."""
+"""A number of previews that teaches less than this share of the best one that is waited for ends
+the search."""
 _ROUNDING = 1e-9
 """Slices: an event at whose very time one looks has been."""
 
@@ -363,12 +364,13 @@ class _Side:
         best = self.share(0.0)
         if not self._work.may_wait:
             return best
+        top = 0.0  # of those that are waited for: the first one for each sample gains nothing yet
         for previews in _between(best.previews, min(self._work.most_previews, _MOST_PREVIEWS)):
             share = self.share(previews)
-            if share.speed > best.speed:
-                best = share
-            elif share.speed < _HOPELESS * best.speed:
+            if share.speed < _HOPELESS * top:
                 break
+            top = max(top, share.speed)
+            best = max(best, share, key=lambda each: each.speed)
         return best
 
 

@@ -270,6 +270,11 @@ def test_workers_whose_previews_nobody_would_make_compute_gradients() -> None:
     assert few.gradient_workers > plan_spot_time(replace(WORK, spot_workers=32)).gradient_workers
 
 
+def test_previews_that_pay_only_when_there_are_several_are_found() -> None:
+    work = replace(WORK, samples_from="regenerated", finish_s=9.4, spot_workers=0)
+    assert plan_spot_time(work).previews > 2
+
+
 def test_evaluations_go_before_previews() -> None:
     late = with_links(None)
     before = plan_spot_time(late)

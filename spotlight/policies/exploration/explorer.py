@@ -214,6 +214,7 @@ class Explorer:
         groups: int,
         *,
         reuses: bool = False,
+        finishes: bool = True,
         patience: Patience = NONE,
         withdrawn: Iterable[Preview] = (),
         first_part_s: float = math.inf,
@@ -222,6 +223,7 @@ class Explorer:
 
         Args:
             reuses: groups that are previewed are trained on as they are.
+            finishes: kept seeds that were to be finished still are.
             patience: with previews that are in work.
             withdrawn: those that nobody has begun.
             first_part_s: how long the first part of the iteration will be trained, if it has two.
@@ -230,6 +232,8 @@ class Explorer:
             return Orders()
         self._now.stopping, self._now.reuses = True, reuses
         self._now.patience, self._now.waits_until = patience, now + patience.limit_s
+        if not finishes:
+            self._now.finish = None
         if self._now.finish is not None:
             self._now.deadline = now
         else:  # what is begun later comes too late for the later groups

@@ -20,6 +20,7 @@ import msgspec
 
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import ENOUGH, Agreement
+from spotlight.record.run_events import PreviewsMisled
 from spotlight.types import Request
 
 LEAST_AGREEMENT = 0.75
@@ -40,6 +41,16 @@ def mislead(known: Agreement) -> bool:
     return (known.correlation or 0.0) < LEAST_AGREEMENT
 
 
+def misled(iteration: int, known: Agreement) -> PreviewsMisled:
+    """The event that tells why previews take all steps for an iteration."""
+    return PreviewsMisled(
+        iteration=iteration,
+        agreement=round(known.correlation or 0.0, 3),
+        least=LEAST_AGREEMENT,
+        pairs=round(known.pairs, 1),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Finish:
     """What it takes to finish the kept seeds of an iteration, and to preview others before."""
@@ -53,10 +64,9 @@ class Finish:
     preview_batch_s: float
     """The same of a batch of previews."""
     best: int
-    """The number of previews with which an iteration teaches most per second if nothing else takes
-    time."""
+    """The number of previews with which an iteration teaches most per second."""
     pays: bool
-    """Whether it teaches more then than without any, so that training waits for them."""
+    """Whether it teaches more then than without any, so that training may have to wait."""
 
     @property
     def least(self) -> int:
@@ -83,20 +93,21 @@ class Finish:
 
 
 def best_previews(
-    kept: int, most: int, cost: float, worth: Callable[[float], float]
+    most: int, cost: float, window: float, worth: Callable[[float], float]
 ) -> tuple[int, bool]:
-    """With how many previews an iteration teaches most per second if nothing else takes its time,
-    and whether that is more than without any. Fewer than two for a sample are no choice.
+    """With how many previews for each sample an iteration teaches most per second, and whether that
+    is more than without any. Fewer than two are no choice.
 
     Args:
-        kept: samples of an iteration.
-        most: previews for each of them.
+        most: no more than so many.
         cost: of finishing a sample, in previews.
+        window: how many previews for each sample there would be if nothing were finished while
+            training goes on.
         worth: how many times as much as a random sample one of so many teaches.
     """
-    rates = {n: worth(n) / (n + cost) for n in range(min(2, most), most + 1)}
+    rates = {n: worth(n) / max(window, n + cost) for n in range(min(2, most), most + 1)}
     best = max(rates, key=rates.__getitem__)
-    return best * kept, rates[best] > 1 / cost
+    return best, rates[best] > 1 / max(window, cost)
 
 
 class Finishing:

@@ -19,13 +19,12 @@ from spotlight.policies.exploration.fidelity import (
     agreement,
     exploration_share,
 )
-from spotlight.policies.exploration.finishing import LEAST_AGREEMENT, mislead
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_scales import combined
 from spotlight.policies.exploration.reward_spread import Knowledge
 from spotlight.policies.exploration.settings import ExplorationSettings
-from spotlight.record.run_events import ExplorationReduced, PreviewsMisled
+from spotlight.record.run_events import ExplorationReduced
 from spotlight.record.run_metrics import IterationMetrics
 from spotlight.types import Result
 
@@ -110,23 +109,6 @@ class ExplorationRecord:
         """The share of the previews of an iteration that is worth making, as far as is known. Where
         cheap ones are worth nothing, others are made in their place."""
         return 1.0 if self._settings.finishes else exploration_share(self.agreement, self.gain)
-
-    @property
-    def is_misled(self) -> bool:
-        """Whether cheap previews foretell too little, so that previews take all steps."""
-        return self._settings.finishes and mislead(self.agreement)
-
-    def misled(self, iteration: int) -> PreviewsMisled | None:
-        """The event that tells why previews take all steps for an iteration, if they do so since
-        cheap ones foretell too little."""
-        if not self.is_misled:
-            return None
-        return PreviewsMisled(
-            iteration=iteration,
-            agreement=round(self.agreement.correlation or 0.0, 3),
-            least=LEAST_AGREEMENT,
-            pairs=round(self.agreement.pairs, 1),
-        )
 
     def reduction(self, plan: ExplorationPlan) -> ExplorationReduced | None:
         """The event that tells why not all previews of a plan are worth making, if they are not."""

@@ -71,6 +71,21 @@ async def test_what_a_lost_node_kept_is_made_again_after_a_restart(
         assert await desk.complete("b", again.lease) == 2
 
 
+async def test_what_a_lost_node_kept_counts_no_more_when_it_comes_back(desk: Desk) -> None:
+    """Other samples may have been trained on meanwhile."""
+    desk.keepers.add("r")
+    worker = await desk.add("a")
+    await desk.submit(*requests(2))
+    grant = worker.last(Grant)
+    await desk.deliver("a", grant, bundle=replace(images("a", grant), keeper="r"))
+    for keepers in ({""}, {"", "r"}):
+        desk.keepers = keepers
+        await desk.restart()
+        await desk.submit(*requests(2, iteration=1, version=1))
+    await desk.submit(*requests(2))
+    assert not any(told.results for told in desk.finished())
+
+
 async def test_a_commit_that_a_lost_node_kept_is_not_gone_on_from(desk: Desk) -> None:
     desk.keepers.add("r")
     worker = await desk.add("a")

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.virtual_time
 SAMPLES = 8
 ITERATIONS = 4
 PROBES = 4
+TRIES = 24
 
 
 def spec(budget: str = "fixed", iterations: int = ITERATIONS, **changes: Any) -> JobSpec:
@@ -147,7 +148,7 @@ async def test_where_cheap_previews_foretell_nothing_previews_become_the_samples
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(World, "reward", staticmethod(misleading))
-    end = await town.run(spec(iterations=12, exploration={"probes": 8}))
+    end = await town.run(spec(iterations=TRIES, exploration={"probes": 7}))
     told = events(end.run_folder, "previews_misled")
     assert told
     assert all(each["agreement"] < each["least"] for each in told)
@@ -161,7 +162,7 @@ async def test_where_cheap_previews_foretell_nothing_previews_become_the_samples
         if request.kind == "preview"
     }
     assert {steps[iteration] for iteration in misled} == {2}
-    after = range(min(misled), 12)
+    after = range(min(misled), TRIES)
     assert any(iteration not in misled for iteration in after), "cheap ones are tried again"
 
 

@@ -76,6 +76,16 @@ def test_a_run_that_never_arrives_counts_as_arriving_when_it_ended() -> None:
     assert list(row["seconds_to_target"].values()) == pytest.approx([ended_s] * 3, rel=0.01)
 
 
+def test_runs_that_are_shared_differ_by_the_clock_alone_even_if_they_never_arrive() -> None:
+    runs = {
+        case: rising(0.005, 62) if case.rival == "spotlight" else run
+        for case, run in runs_of(["ocr"], SEEDS).items()
+    }
+    rows = rows_of(runs=runs)
+    clocks = rows["previous"]["iteration_s"] / rows[OURS_TRAINING]["iteration_s"]
+    assert rows["previous"]["ours_over_it"]["value"] == pytest.approx(clocks, rel=0.02)
+
+
 def test_spot_gpus_that_also_train_gain_more_the_more_of_an_iteration_is_training() -> None:
     gains = []
     for profile in ("even-split", "sol-rl-split", "verl-omni-split"):

@@ -79,6 +79,14 @@ def test_unless_they_pay() -> None:
     assert expedition.explored.previews == SAMPLES
 
 
+def test_nothing_is_waited_for_where_seeds_are_not_finished_after_all() -> None:
+    expedition = Expedition("window", candidates=64)
+    expedition.start(window_s=100.0, finish=finish(pays=True))
+    expedition.finish(expedition.submitted[:5])
+    expedition.stop(finishes=False)
+    assert (expedition.explored.previews, expedition.cancelled) == (5, 1)
+
+
 def test_without_time_for_previews_the_first_seeds_are_finished_at_once() -> None:
     expedition = Expedition("window")
     expedition.start(window_s=5.0, finish=finish())

@@ -13,10 +13,12 @@ from spotlight.policies.exploration.choice_worth import ChoiceWorth
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.fidelity import Agreement, agreement
 from spotlight.policies.exploration.finishing import (
+    LEAST_AGREEMENT,
     Finish,
     Finishing,
     best_previews,
     mislead,
+    misled,
 )
 from spotlight.types import Request, SamplingSettings
 
@@ -92,20 +94,25 @@ def test_before_a_step_was_measured_previews_take_all_the_time() -> None:
     assert plan.more_previews(0, 0, left_s=0.0, groups=1) == 0
 
 
+@pytest.mark.parametrize("window", [0.0, 3.0, 12.0])
 @pytest.mark.parametrize("cost", [1.5, 2.0, 4.0, 8.0, 30.0])
-def test_no_other_number_of_previews_teaches_more_per_second(cost: float) -> None:
-    most, kept = 32, 16
-    best, pays = best_previews(kept, most, cost, UNKNOWN)
+def test_no_other_number_of_previews_teaches_more_per_second(cost: float, window: float) -> None:
+    best, pays = best_previews(32, cost, window, UNKNOWN)
 
     def rate(n: float) -> float:
-        return UNKNOWN(n) / (n + cost)
+        return UNKNOWN(n) / max(window, n + cost)
 
-    assert all(rate(best / kept) >= rate(n) for n in range(2, most + 1))
-    assert pays == (rate(best / kept) > 1 / cost)
+    assert all(rate(best) >= rate(n) for n in range(2, 33))
+    assert pays == (rate(best) > 1 / max(window, cost))
+
+
+def test_previews_pay_that_fit_beside_training() -> None:
+    assert best_previews(32, 2.0, 12.0, UNKNOWN) == (10, True)
+    assert not best_previews(32, 2.0, 0.0, UNKNOWN)[1]
 
 
 def test_the_cheaper_previews_are_the_more_of_them_are_best() -> None:
-    found = [best_previews(1, 64, cost, UNKNOWN)[0] for cost in (1.5, 4.0, 8.0, 16.0)]
+    found = [best_previews(64, cost, 0.0, UNKNOWN)[0] for cost in (1.5, 4.0, 8.0, 16.0)]
     assert found == sorted(found)
     assert found[0] < found[-1]
 
@@ -116,6 +123,12 @@ def test_the_cheaper_previews_are_the_more_of_them_are_best() -> None:
 @pytest.mark.parametrize(("rho", "misleads"), [(0.9, False), (0.5, True), (-0.5, True)])
 def test_previews_that_agree_too_little_mislead(rho: float, misleads: bool) -> None:
     assert mislead(agreement([drawn(rho, 100)])) == misleads
+
+
+def test_the_event_has_the_figure() -> None:
+    event = misled(3, Agreement(concordant=500.0, discordant=500.0))
+    assert (event.iteration, event.agreement, event.pairs) == (3, 0.0, 1000.0)
+    assert event.least == LEAST_AGREEMENT
 
 
 def test_nothing_is_concluded_from_few_probes() -> None:

@@ -21,7 +21,7 @@ from spotlight.actors.coordinator.tenant.request_plans import (
 )
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
-from spotlight.policies.exploration.finishing import Finish, Finishing, best_previews
+from spotlight.policies.exploration.finishing import Finish, Finishing, best_previews, misled
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
 from spotlight.record.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
@@ -61,13 +61,13 @@ class ExplorationPhase:
         if reduction is not None:
             self._job.event(reduction)
         progress.metrics.exploration_share = plan.share
-        misled = progress.exploration.misled(iteration)
-        if misled is not None:
-            self._job.event(misled)
-        self._finishes = self._spec.exploration.finish == "previous" and misled is None
+        if progress.previews_mislead:
+            self._job.event(misled(iteration, progress.saved.agreement))
+        finishes = self._spec.exploration.finish == "previous"
+        self._finishes = finishes and not progress.previews_mislead
         self._is_trained = self._regenerates = False
         withdrawn = self._withdraw()  # of the iteration that is trained, if any
-        finish = self._finish(iteration) if self._finishes else None
+        finish = self._finish(iteration, window_s) if self._finishes else None
         self._follow(
             self._explorer.start(plan, *self._moment(), withdrawn=withdrawn, finish=finish)
         )
@@ -94,6 +94,7 @@ class ExplorationPhase:
             iteration,
             *self._moment(),
             reuses=reuses,
+            finishes=are_ahead,
             patience=waits,
             withdrawn=withdrawn,
             first_part_s=self._job.progress.window.predict() / 2,
@@ -197,23 +198,26 @@ class ExplorationPhase:
             else:
                 self._accept(orders.explored)
 
-    def _finish(self, iteration: int) -> Finish:
-        """What it takes to finish the kept seeds."""
+    def _finish(self, iteration: int, window_s: float) -> Finish:
+        """What it takes to finish the kept seeds; the window is the time until training ends."""
         spec, queue = self._spec, self._job.requests
         batch_s = queue.batch_s(rollout_settings(spec, iteration)) or 0.0
         preview_batch_s = queue.batch_s(preview_settings(spec, iteration)) or 0.0
         cost = spec.sampler.steps / spec.preview_steps
         if preview_batch_s > 0:
             cost = batch_s / preview_batch_s
-        kept, most = spec.samples_per_iteration, spec.exploration.candidates
-        best, pays = best_previews(kept, most, cost, self._job.progress.exploration.worth.curve())
+        kept, worth = spec.samples_per_iteration, self._job.progress.exploration.worth
+        at_once, window = spec.sampler.micro_batch * queue.free_groups(), 0.0
+        if preview_batch_s > 0 and window_s < math.inf:
+            window = window_s / preview_batch_s * at_once / kept
+        best, pays = best_previews(spec.exploration.candidates, cost, window, worth.curve())
         return Finish(
             requests=kept + spec.exploration.probes,
             micro_batch=spec.sampler.micro_batch,
             batch_s=batch_s,
             preview_batch_s=preview_batch_s,
-            best=best,
-            pays=pays,
+            best=best * kept,
+            pays=pays or not worth.is_known,  # only previews tell
         )
 
     def _begin_finishing(self, explored: Explored) -> None:

@@ -83,8 +83,8 @@ class GradientWork:
             return self._tell(rank)
         self._updates[rank] = _Update(opened)
         self.workers.note(opened)
-        places = reversed(range(1, len(opened.share.slices)))  # the rank begins with the first
-        self._job.requests.submit([self._request(rank, opened, place) for place in places])
+        if len(self._updates) == len(self._job.team.machine.ranks):
+            self._job.requests.submit(self._in_turn())
 
     def order_of(self, request: Request) -> SliceOrder | None:
         """What the worker is told that is granted this; None if nobody needs it any more."""
@@ -143,6 +143,17 @@ class GradientWork:
         if any(offer.store.place != store.place for offer in lent):
             return "its weights are not in the store of the rank's node"
         return ""
+
+    def _in_turn(self) -> list[Request]:
+        """The slices of all ranks: the last ones first, and of each rank as many as of the others,
+        since an update takes as long as the slowest rank. Ranks begin with their first ones."""
+        most = max(len(update.opened.share.slices) for update in self._updates.values())
+        return [
+            self._request(rank, update.opened, len(update.opened.share.slices) - before_end)
+            for before_end in range(1, most)
+            for rank, update in sorted(self._updates.items())
+            if before_end < len(update.opened.share.slices)
+        ]
 
     def _is_in_its_store(self, gradient: BundleOffer) -> bool:
         """Whether a gradient is in the store of the node whose worker computed it: from nowhere

@@ -119,7 +119,7 @@ class GradientWorkers:
         sample_s = job.table.pace.score_s + spec.sampler.steps * step_s
         preview_s = job.table.pace.score_s + spec.preview_steps * step_s
         samples_from = _samples_from(spec)
-        if samples_from == "finished" and job.progress.exploration.is_misled:
+        if samples_from == "finished" and job.progress.previews_mislead:
             samples_from, preview_s = "previews", sample_s
         batch = spec.sampler.micro_batch
         correlation = job.progress.exploration.agreement.correlation

@@ -16,6 +16,7 @@ from spotlight.actors.coordinator.tenant.request_plans import exploration_settin
 from spotlight.jobs import JobSpec
 from spotlight.policies import iteration as step
 from spotlight.policies.exploration.explored import Explored
+from spotlight.policies.exploration.finishing import mislead
 from spotlight.policies.exploration.record import ExplorationRecord, WindowPredictor
 from spotlight.policies.step_times import StepTimes
 from spotlight.record.run_metrics import IterationMetrics
@@ -80,6 +81,13 @@ class JobProgress:
         validated = tuple(v for v in self.saved.validated if v <= completed)
         self.begin_at(completed)
         self.saved = msgspec.structs.replace(self.saved, validated=validated)
+
+    @property
+    def previews_mislead(self) -> bool:
+        """Whether previews of fewer steps foretell too little of what is finished, so that they
+        take all steps. It is by what was on record when the iteration began: whatever is done again
+        since, the previews of an iteration are alike."""
+        return self._job.exploration.finish == "previous" and mislead(self.saved.agreement)
 
     @property
     def unvalidated(self) -> tuple[int, ...]:

@@ -136,8 +136,10 @@ class RequestQueue:
             self._remembers = True
             saved = self._journal.requests()
             there = {key: row for key, row in saved.items() if self._is_there(row)}
-            if lost := len(saved) - len(there):
-                log.debug("bundles_lost", requests=lost)
+            if lost := saved.keys() - there.keys():
+                log.debug("bundles_lost", requests=len(lost))
+                # Others are made in their place, also if the node comes back with them.
+                self._journal.stage_requests(dict.fromkeys(sorted(lost)))
             self._table.remember(there, self._journal.adopts_from)
 
     def _is_there(self, row: SavedRow) -> bool:
