@@ -334,7 +334,7 @@ class Outcome:
     """Of one run of a case."""
 
     digests: list[str]
-    """Of weights, moments and averages after every update."""
+    """The digests of weights, moments and averages after every update."""
     tally: Tally
 
 

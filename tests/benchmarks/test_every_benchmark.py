@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.dashboard_browser import what_is_missing
+from benchmarks.live.network import namespace_command
 from tests.worker_templates import apart
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +32,16 @@ NO_BENCHMARKS = {
 }
 """Modules that are started by benchmarks, what writes runs for them, and the study of a run that
 somebody names."""
-APART = {"faults", "ledger", "live_chaos", "live_jobs", "security", "trainer_loss", "upgrade"}
+APART = {
+    "faults",
+    "ledger",
+    "live_chaos",
+    "live_jobs",
+    "sample_traffic",
+    "security",
+    "trainer_loss",
+    "upgrade",
+}
 """They look for workers below their nodes, or have a network of their own, in which no template of
 this process is reached, or run other code in nodes."""
 RIGHT: dict[str, dict[str, object]] = {
@@ -56,6 +66,7 @@ RIGHT: dict[str, dict[str, object]] = {
     },
     "regroup": {"requests_lost": 0, "counted_twice": 0, "sp_ranks_differ": 0},
     "rewards": {"scored_zero": 0, "scored_wrong": 0, "lost": 0, "counted_twice": 0},
+    "sample_traffic": {"bit_equal": 1},
     "security": {"refused_fraction": 1.0},
     "tensors": {"mixed_versions": 0},
     "trainer_loss": {"bit_equal_fraction": 1.0},
@@ -94,6 +105,8 @@ def test_the_headings_in_the_docs_are_the_benchmarks_that_there_are() -> None:
 def test_it_starts_and_prints_its_figures(benchmark: str) -> None:
     if benchmark == "dashboard" and (missing := what_is_missing()):
         pytest.skip(missing)
+    if benchmark == "sample_traffic" and (problem := namespace_command()[1]):
+        pytest.skip(f"no network namespaces: {problem}")
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", "--quick", "--json"],
         cwd=ROOT,

@@ -27,7 +27,7 @@ class KeptBundles:
         self._store = store
         self._leases_from = 0
         self.share: StoreEndpoint | None = None
-        """Of the job's samples and commits; None without a job."""
+        """Its token lets the coordinator say who may leave and read them; None without a job."""
 
     def begin(self) -> None:
         """Keep those of a job, and nothing of another."""

@@ -41,7 +41,7 @@ class Keepers:
         self._issued = Counter[str]()
         """How often each node got another token."""
         self._revoked: dict[str, int] = {}
-        """See `Keeping.revoked`."""
+        """Nodes that were shown out, each with the number from which on its tokens are good."""
         self._leases = deque[int](maxlen=_OLD + 1)
         """The next lease at the latest releases."""
         self._unused: defaultdict[str, list[str]] = defaultdict(list)
