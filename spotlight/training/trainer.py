@@ -311,7 +311,6 @@ class Trainer:
         if begun.updates:
             self._begun = begun
             return {}
-        self._part = None
         return self._finished(begun) if begun.is_last else {}
 
     def own_samples(self, iteration: int, count: int, updates: range | None = None) -> list[int]:
