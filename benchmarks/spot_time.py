@@ -2,17 +2,18 @@
 
 The planner (`spotlight/policies/spot_time.py`) shares it for four reserved GPUs that train and spot
 GPUs; what its plans teach per second is compared with that of rivals. Links cost nothing here, and
-nothing is lost. `r` is what a rollout of a sample takes over what training on it takes, and `s` how
-many spot GPUs there are for each reserved one.
+nothing is lost. Training takes so many per cent of an iteration that chooses nothing and rolls out
+on twelve GPUs: that stands in the name of a figure. It follows from r, which is what a rollout of
+a sample takes over what training on it takes: 0.08, 0.2, 0.47, 1, 2 and 3.4.
 
-- `split_...`: spot GPUs that only preview, over four rivals: the reserved GPUs alone, spot GPUs
-  that roll out one step behind, data-parallel training on all GPUs, and all GPUs that train and
-  choose. The rivals are plans, too: those without a gain, or with gradients. s is 2.
-- `split_pools`: the first of these for s of 1, 2, 4 and 8, with r 0.47 on OCR.
-- `both_...`: spot GPUs that preview and compute gradients, over the reserved GPUs alone, for s of
-  2, 4 and 8.
-- `cheap_...`: previews that are so many times cheaper, and agree so well with the samples, and
-  whose chosen seeds are finished beside training; without gradients, s is 2.
+- `split_...`: eight spot GPUs that only preview, over four rivals: the reserved GPUs alone, spot
+  GPUs that roll out one step behind, data-parallel training on all GPUs, and all GPUs that train
+  and choose. The rivals are plans, too: those without a gain, or with gradients.
+- `split_pools`: the first of these with 4, 8, 16 and 32 spot GPUs, at 86 % and on OCR.
+- `both_...`: spot GPUs that preview and compute gradients, over the reserved GPUs alone; 8, 16 and
+  32 of them, on OCR.
+- `cheap_...`: previews that are so many times cheaper, and whose ranks agree so well with those of
+  samples (per cent); chosen seeds are finished beside training. Without gradients, on OCR.
 - `worth_...`: what choosing is worth among 2, 4, 8 and 16 previews for each sample, of which four
   are kept: on tables of real rewards, half before and half after training, and for pass or fail
   with pass rates Beta(0.6, 0.4).
@@ -21,8 +22,8 @@ Each of these is a list of pairs: the figure, and the one that is known from the
 form, which was worked out before without the planner, to two digits. `known_worst` is the largest
 deviation of a pair of plans, which have the known worths.
 
-- `link_...`: what `both_...` come to over links, and with how many gradient workers of eight: r is
-  0.08 and s 2, updates take 120 s in eight slices, and gradients and weights have so many GB.
+- `link_...`: what the first of `both_97` comes to over links, and with how many gradient workers of
+  eight: updates take the ranks 120 s in eight slices, and gradients and weights have so many MB.
 - `brute_force_loss`: the largest share that a plan teaches less per second than the best of all
   numbers of workers and finely graded numbers of previews, over random work.
 - `changes_in_100`: how often the number of gradient workers changes in 100 plans in a row when each
@@ -96,11 +97,12 @@ KNOWN_SPLITS: Mapping[float, Mapping[str, Sequence[float]]] = {
         "pass_fail": (3.0, 1.0, 1.0, 1.0),
     },
 }
-"""By r and rewards, for s 2, over the four rivals."""
+"""What plans of previews alone are known to be worth, by r and rewards, over the four rivals, where
+s is 2."""
 KNOWN_POOLS = {1: 3.1, 2: 4.4, 4: 5.7, 8: 6.7}
-"""By s, for r 0.47 on OCR, over the reserved GPUs alone."""
+"""The same by s, over the reserved GPUs alone, where r is 0.47, on OCR."""
 KNOWN_BOTH = {0.08: (7.6, 12.6, 22.7), 0.47: (4.6, 7.7, 13.8), 1.0: (3.9, 6.5, 11.6)}
-"""By r, for s 2, 4 and 8 on OCR."""
+"""What plans with gradients are known to be worth, by r, where s is 2, 4 and 8, on OCR."""
 KNOWN_CHEAP = {
     (0.47, 4, 0.9): 5.4,
     (0.47, 8, 0.85): 5.7,
@@ -109,9 +111,10 @@ KNOWN_CHEAP = {
     (3.4, 8, 0.85): 5.3,
     (3.4, 4, 0.9): 4.4,
 }
-"""By r, how many times cheaper a preview is, and its agreement; for s 2 on OCR."""
-LINKS = ((0, 10), (0.4, 10), (1.7, 10), (0.4, 1), (1.7, 1), (41, 100))
-"""Gigabytes of a gradient, and of weights, and Gbit/s."""
+"""What cheap previews are known to be worth, by r, by how many times cheaper they are, and by their
+rank agreement, where s is 2, on OCR."""
+LINKS = ((0, 10), (400, 10), (1_700, 10), (400, 1), (1_700, 1), (41_000, 100))
+"""Megabytes of a gradient, and of weights, and Gbit/s."""
 
 
 def main() -> None:
@@ -199,14 +202,18 @@ def known_figures() -> dict[str, list[tuple[float, float]]]:
     figures = {}
     for r, by_rewards in KNOWN_SPLITS.items():
         for rewards, known in by_rewards.items():
-            figures[f"split_{r}_{rewards}"] = _pairs(_over_rivals(r, gains[rewards]), known)
+            figures[f"split_{_training_share(r)}_{rewards}"] = _pairs(
+                _over_rivals(r, gains[rewards]), known
+            )
     ocr = gains["ocr"]
     figures["split_pools"] = _pairs(
         [_over_reserved(_work(0.47, s, ocr, gradients=False)) for s in KNOWN_POOLS],
         list(KNOWN_POOLS.values()),
     )
     for r, known in KNOWN_BOTH.items():
-        figures[f"both_{r}"] = _pairs([_over_reserved(_work(r, s, ocr)) for s in (2, 4, 8)], known)
+        figures[f"both_{_training_share(r)}"] = _pairs(
+            [_over_reserved(_work(r, s, ocr)) for s in (2, 4, 8)], known
+        )
     for (r, cheaper, agreement), one in KNOWN_CHEAP.items():
         work = replace(
             _work(r, 2, ocr, gradients=False),
@@ -215,8 +222,15 @@ def known_figures() -> dict[str, list[tuple[float, float]]]:
             finish_s=r,
             agreement=agreement,
         )
-        figures[f"cheap_{r}_{cheaper}_{agreement}"] = _pairs([_over_reserved(work, r)], [one])
+        figures[f"cheap_{_training_share(r)}_{cheaper}_{agreement * 100:.0f}"] = _pairs(
+            [_over_reserved(work, r)], [one]
+        )
     return figures
+
+
+def _training_share(r: float) -> int:
+    """Per cent of an iteration, on twelve GPUs of which four train, without a choice."""
+    return round(100 / (1 + r / 3))
 
 
 def _pairs(got: Sequence[float], known: Sequence[float]) -> list[tuple[float, float]]:
@@ -272,20 +286,20 @@ def _over_rivals(r: float, gain: Gain) -> list[float]:
 
 def _links(gain: Gain) -> dict[str, tuple[float, int]]:
     figures = {}
-    for gigabytes, gbit_per_s in LINKS:
+    for megabytes, gbit_per_s in LINKS:
         work = _work(0.08, 2, gain)
         gradients = replace(
             work.gradients,
             slices=8,
             rank_slice_s=15.0,
-            gradient_bytes=round(gigabytes * 1e9),
-            weights_bytes=round(gigabytes * 1e9),
+            gradient_bytes=megabytes * 10**6,
+            weights_bytes=megabytes * 10**6,
             up_bytes_per_s=gbit_per_s * 1e9 / 8,
             down_bytes_per_s=gbit_per_s * 1e9 / 8,
         )
         work = replace(work, gradients=gradients, preview_s=0.08 * 20)
         workers = plan_spot_time(work).gradient_workers
-        figures[f"link_{gigabytes}_gb_{gbit_per_s}_gbit"] = round(_over_reserved(work), 2), workers
+        figures[f"link_{megabytes}_mb_{gbit_per_s}_gbit"] = round(_over_reserved(work), 2), workers
     return figures
 
 
@@ -311,11 +325,13 @@ def _random_works(number: int) -> Iterator[SpotWork]:
             spot_workers=ranks * rng.randint(0, 8),
             idle_workers=rng.choice([0, 0, 2]),
             samples=rng.choice([16, 24, 48]),
-            samples_from=rng.choice(["previews", "finished", "regenerated"]),
+            samples_from=rng.choice(["previews", "finished", "regenerated", "fresh"]),
             preview_s=rng.uniform(0.5, 60),
             finish_s=rng.uniform(0, 60),
             evaluation_s=rng.choice([0.0, 100.0]),
             other_s=rng.uniform(0, 10),
+            most_previews=rng.choice([math.inf, 6.0]),
+            may_wait=rng.random() < 0.7,
             gain=lambda n, slope=slope: 1 + slope * math.log(n),  # type: ignore[misc]
             agreement=rng.uniform(0.5, 1),
         )
@@ -343,15 +359,22 @@ def speed_of(work: SpotWork, workers: int, previews: float) -> float:
     gradients = work.gradients
     training_s = gradients.updates * gradients.update_s(workers) + work.other_s
     beside_s = (work.workers - workers) * training_s - work.evaluation_s
+    least, before_s, after_s = max(1.0, work.least_previews), 0.0, 0.0
+    match work.samples_from:
+        case "finished":
+            before_s = work.samples * work.finish_s
+        case "regenerated":
+            least, after_s = work.least_previews, work.samples * work.finish_s
+            beside_s = max(0.0, beside_s)
+        case "fresh":
+            beside_s, before_s = 0.0, work.samples * work.finish_s
+    each_s = work.samples * work.preview_s
+    fit = min((beside_s - before_s) / each_s, work.most_previews)
+    wanted = min(previews, work.most_previews) if work.may_wait else 0.0
+    previews = max(wanted, fit, least)
+    missing_s = max(0.0, previews * each_s + before_s - beside_s)
     gpus = work.workers + gradients.ranks
-    if work.samples_from == "regenerated":
-        fit = max(0.0, beside_s / (work.samples * work.preview_s))
-        return work.taught(fit) / (training_s + work.samples * work.finish_s / gpus)
-    finish_s = work.finish_s if work.samples_from == "finished" else 0.0
-    fit = (beside_s / work.samples - finish_s) / work.preview_s
-    previews = max(previews, fit, 1.0)
-    missing_s = work.samples * (previews * work.preview_s + finish_s) - beside_s
-    return work.taught(previews) / (training_s + max(0.0, missing_s) / gpus)
+    return work.taught(previews) / (training_s + (missing_s + after_s) / gpus)
 
 
 def _changes(works: int) -> float:

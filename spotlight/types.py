@@ -227,7 +227,7 @@ class Slice(Record, frozen=True):
     samples: tuple[int, ...]
     """The samples that its rows are of: rows of the training batch, in order."""
     draws: tuple[int, ...]
-    """For each of these samples the one whose key draws its flow times and noise."""
+    """The samples whose keys draw the flow times and the noise, one for each of these samples."""
     first: Annotated[int, msgspec.Meta(ge=0)]
     """The first of its rows, among all rows of these samples."""
     rows: Annotated[int, msgspec.Meta(ge=0)]

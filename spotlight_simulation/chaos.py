@@ -24,8 +24,15 @@ from spotlight_simulation.fault_injector import disturbed
 from spotlight_simulation.faults import KINDS, SESSION_KINDS, FaultKind
 from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.history import SITUATIONS, History
-from spotlight_simulation.invariants import check, trains_on_previews, workers_are_free_again
-from spotlight_simulation.job_life import Run, Scenario, chaos_job, have_it_done, last_fault_s
+from spotlight_simulation.invariants import check, trains_on_older, workers_are_free_again
+from spotlight_simulation.job_life import (
+    Run,
+    Scenario,
+    chaos_job,
+    finishes_seeds,
+    have_it_done,
+    last_fault_s,
+)
 from spotlight_simulation.logging_for_now import logging_by
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
@@ -92,12 +99,14 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
     budget = rng.choice(["fixed", "window"])
     reuses = seed % 3 == 1
     degrees = _DEGREES if budget == "window" else _DEGREES[2:]  # there `auto` is 1
+    finishes = seed % 6 == 2
     job = chaos_job(
         folder,
         exploration={
             "candidates": 2,
             "budget": budget,
             "reuse": reuses,
+            **(finishes_seeds(random.Random(f"{seed} finish")) if finishes else {}),
             **(_POOLED if seed % 5 == 2 else {}),
         },
         checkpoint_every=rng.choice([1, 2]),
@@ -105,7 +114,7 @@ def scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS) -> Sce
         ranks=ranks,
         sharded=ranks > 1 and seed % 2 == 0,
         updates=2 if reuses and budget == "window" else 1,  # such jobs train in two parts
-        slices=4 if seed % 2 else 1,
+        slices=4 if seed % 2 or (finishes and ranks == 1) else 1,
     )
     faults = all_faults(
         seed,
@@ -170,8 +179,8 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
 
 def undisturbed_weights(job: JobSpec) -> tuple[tuple[str, bool], ...]:
     """What every iteration of a job with exact training leaves when nothing happens to it, and
-    whether it trains on previews; it is the same on every cluster, and for every job that explores
-    so and begins with the same weights."""
+    whether it trains on samples of the weights before; it is the same on every cluster, and for
+    every job that explores so and begins with the same weights."""
     return _undisturbed_weights(job.exploration, job.seed)
 
 
@@ -187,7 +196,7 @@ def _undisturbed_weights(exploration: ExplorationSpec, seed: int) -> tuple[tuple
         made = Scenario(job, nodes, (), True)
         run = runner.run(simulate(0, made, folder))
     return tuple(
-        (str(train["after"]), trains_on_previews(train)) for train in run.history.all("train")
+        (str(train["after"]), trains_on_older(train)) for train in run.history.all("train")
     )
 
 

@@ -78,38 +78,37 @@ def samples_are_functions_of_their_requests(run: Run) -> Iterable[str]:
 
 
 def nothing_mixes_weights(run: Run) -> Iterable[str]:
-    """An iteration's samples were made with the weights that it trains; with reuse, those of a
-    prompt group that are previews were all made with the weights before them."""
+    """An iteration's samples were made with the weights that it trains, or all those of a prompt
+    group with the weights before them."""
     before: dict[str, str] = {}
     for train in run.history.all("train"):
         newest = train["weights"]
-        groups: dict[str, set[str]] = defaultdict(set)
+        groups: dict[str, set[int]] = defaultdict(set)
         for request, weights, *_ in train["samples"]:
-            kind, iteration, version, group, _ = request.split("/")
-            groups[group].add(kind)
-            lag = int(iteration) - int(version)
-            if weights != (newest if kind == "rollout" else before.get(newest)):
+            lag = lag_of(request)
+            groups[request.split("/")[3]].add(lag)
+            if weights != (before.get(newest) if lag else newest):
                 yield f"{request} was made with other weights than those it trains"
-            if lag != (kind == "preview"):
+            if lag not in (0, 1):
                 yield f"{request} is {lag} versions old"
-        for group, kinds in groups.items():
-            if len(kinds) > 1:
+        for group, lags in groups.items():
+            if len(lags) > 1:
                 yield f"group {group} of iteration {train['iteration']} has samples of two versions"
         before[train["after"]] = newest
 
 
-def only_little_moved_weights_reuse_previews(run: Run) -> Iterable[str]:
-    """Nobody trains on previews unless the job says so, and the weights have moved little since."""
-    drifts: dict[str, float | None] = {}
+def only_little_moved_weights_have_older_samples(run: Run) -> Iterable[str]:
+    """Nobody trains on previews, or on samples of the weights before, unless the job says so, and
+    the weights have moved little since."""
+    job, drifts = run.scenario.job, dict[str, float | None]()
     for train in run.history.all("train"):
         drift = drifts.get(train["weights"])
         for request, *_ in train["samples"]:
-            if not request.startswith("preview/"):
-                continue
-            job = run.scenario.job
-            if not job.trains_on_previews:
+            if request.startswith("preview/") and not job.trains_on_previews:
                 yield f"{request} is trained on, though previews are not to be"
-            elif job.exploration.reuse and not may_reuse(drift):
+            if lag_of(request) and not job.trains_on_older:
+                yield f"{request} is trained on, though it is too old"
+            elif lag_of(request) and not may_reuse(drift):
                 yield f"{request} is trained on after a drift of {drift}"
         drifts[train["after"]] = train["drift"]
 
@@ -230,7 +229,7 @@ def plans_outlive_the_coordinator(run: Run) -> Iterable[str]:
     for granted in run.history.all("denoise"):
         for request in granted["requests"]:
             kind, iteration, *_ = request.split("/")
-            if kind == "rollout":
+            if kind == "rollout" and not lag_of(request):
                 term = _term(granted)
                 again = [began for began, completed in built if completed < int(iteration)]
                 decided = max((began for began in again if began <= term), default=0)
@@ -261,8 +260,8 @@ def weights_follow_from_the_samples(run: Run) -> Iterable[str]:
 
 def faults_change_nothing(run: Run) -> Iterable[str]:
     """Where training is exact and nothing had to be given up, every iteration leaves the weights
-    that it leaves in an undisturbed run; unless previews were lost, so that their seeds were
-    denoised again with newer weights."""
+    that it leaves in an undisturbed run; unless samples that were made ahead were lost, so that
+    their seeds were denoised again with newer weights."""
     if not run.undisturbed or any(run.history.effective[kind] for kind in _COST_SAMPLES):
         return
     if run.cluster.logs.abandoned or any(isinstance(it, GroupDropped) for it in _events(run)):
@@ -271,8 +270,8 @@ def faults_change_nothing(run: Run) -> Iterable[str]:
         if train["iteration"] >= len(run.undisturbed):
             yield f"without faults iteration {train['iteration']} is not trained"
             return
-        after, reuses = run.undisturbed[int(train["iteration"])]
-        if reuses and not trains_on_previews(train):
+        after, are_older = run.undisturbed[int(train["iteration"])]
+        if are_older and not trains_on_older(train):
             return
         if train["after"] != after:
             yield f"iteration {train['iteration']} leaves other weights than without faults"
@@ -398,7 +397,7 @@ def everybody_says_what_he_may(run: HasHistory) -> Iterable[str]:
 INVARIANTS: tuple[Callable[[Run], Iterable[str]], ...] = (
     samples_are_functions_of_their_requests,
     nothing_mixes_weights,
-    only_little_moved_weights_reuse_previews,
+    only_little_moved_weights_have_older_samples,
     samples_count_once,
     advantages_come_from_these_rollouts,
     later_samples_are_of_whole_groups,
@@ -425,9 +424,15 @@ def _term(granted: Any) -> int:
     return int(granted["lease"]) >> TERM_BITS
 
 
-def trains_on_previews(train: Any) -> bool:
-    """Whether all samples of an iteration are previews."""
-    return all(request.startswith("preview/") for request, *_ in train["samples"])
+def lag_of(request: str) -> int:
+    """How many versions the weights of a sample are older than those of its iteration."""
+    _, iteration, version, *_ = request.split("/")
+    return int(iteration) - int(version)
+
+
+def trains_on_older(train: Any) -> bool:
+    """Whether all samples of an iteration were made with the weights before."""
+    return all(lag_of(request) == 1 for request, *_ in train["samples"])
 
 
 def _is_finished(run: Run) -> bool:

@@ -4,6 +4,7 @@ resumes it when it has failed."""
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -87,6 +88,12 @@ def chaos_job(
     )
 
 
+def finishes_seeds(rng: random.Random) -> dict[str, object]:
+    """The exploration of a job whose kept seeds are finished with the weights of their previews.
+    Here these foretell nothing: after many probes it is known."""
+    return {"finish": "previous", "preview_steps": 3, "probes": rng.choice([2, 8])}
+
+
 @dataclass
 class Run:
     """A seed while it runs, and what is left of it for the invariants."""
@@ -102,8 +109,8 @@ class Run:
     job_id: str = ""
     """Its id, once it is in the queue."""
     undisturbed: tuple[tuple[str, bool], ...] = ()
-    """The weights that every iteration leaves without faults, and whether it trains on previews;
-    there if training is exact."""
+    """The weights that every iteration leaves without faults, and whether it trains on samples of
+    the weights before; there if training is exact."""
 
     @property
     def run_folder(self) -> Path:

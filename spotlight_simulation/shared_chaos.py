@@ -23,7 +23,14 @@ from spotlight_simulation.fault_injector import disturbed
 from spotlight_simulation.faults import KINDS, SESSION_KINDS, Fault, FaultKind
 from spotlight_simulation.history import History
 from spotlight_simulation.invariants import INVARIANTS, workers_are_free_again
-from spotlight_simulation.job_life import Run, Scenario, chaos_job, have_it_done, last_fault_s
+from spotlight_simulation.job_life import (
+    Run,
+    Scenario,
+    chaos_job,
+    finishes_seeds,
+    have_it_done,
+    last_fault_s,
+)
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.processes import NodeSpec
 from spotlight_simulation.session_chaos import (
@@ -86,6 +93,8 @@ def shared_scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS)
     exact = rng.random() < 0.5
     jobs = []
     for number in range(count):
+        finishing = random.Random(f"{seed} finish {number}")
+        finishes = finishing.random() < 0.3
         job = chaos_job(
             folder,
             name=f"chaos-{number}",
@@ -93,7 +102,11 @@ def shared_scenario(seed: int, folder: Path, kinds: Sequence[FaultKind] = KINDS)
             degree=rng.choice([2, 4]),
             checkpoint_every=rng.choice([1, 2]),
             slices=1 + 3 * (seed // 8 % 2),
-            exploration={"candidates": 2, "budget": "fixed" if exact else "window"},
+            exploration={
+                "candidates": 2,
+                "budget": "fixed" if exact else "window",
+                **(finishes_seeds(finishing) if finishes else {}),
+            },
         )
         weight, priority = rng.choice([0.0, 1.0, 1.0, 3.0]), rng.choice([0, 0, 1])
         jobs.append(Scenario(job, nodes, faults, exact, weight, priority))

@@ -46,6 +46,7 @@ from benchmarks.exploration.rivals import (
     RIVALS,
     TASKS,
 )
+from benchmarks.exploration.simulated_clocks import simulated_clocks
 from benchmarks.exploration.staleness import staleness
 from benchmarks.exploration.tables import rendered
 from benchmarks.exploration.testbed_runs import VirtualRuns
@@ -136,11 +137,12 @@ def _testbed(
     wanted = list(dict.fromkeys(_wanted(parts, profiles, tasks, seeds, rivals)))
     if "ladder" in parts:
         wanted = list(dict.fromkeys([*wanted, *ladder.wanted(chosen, seeds)]))
+    ends_by = time.monotonic() + 60 * (options.minutes or math.inf)
     reasons = make_units(
         cases.units(wanted),
         options.runs,
         quick=options.quick,
-        ends_by=time.monotonic() + 60 * (options.minutes or math.inf),
+        ends_by=ends_by,
     )
     found = VirtualRuns(options.runs, quick=options.quick)
     runs = {case: run for case in wanted if (run := _read(found, case)) is not None}
@@ -158,8 +160,9 @@ def _testbed(
         if options.plots:
             draw(options.plots, runs, profiles, tasks, seeds)
     if "ladder" in parts:
-        splits = {name: load_profile(PROFILES[name]) for name in options.profile or PROFILES}
-        figures |= ladder.ladder(runs, splits, chosen, seeds)
+        named = {name: load_profile(PROFILES[name]) for name in options.profile or PROFILES}
+        clocks = simulated_clocks(ladder.splits(named, chosen), options.runs, ends_by=ends_by)
+        figures |= ladder.ladder(runs, clocks, named, chosen, seeds)
     if "noise" in parts:
         figures |= comparison.order_noise(times, tasks, seeds)
     if "pools" in parts:

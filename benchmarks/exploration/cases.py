@@ -71,8 +71,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     trial: str = ""
     """The name of settings to try, one of `TRIALS`."""
     previews: int = 0
-    """So many for each sample, as many for every prompt, whether training waits for them or not; 0:
-    as the rival has them."""
+    """How many there are for each sample, as many for every prompt, whether training waits for them
+    or not; 0: as the rival has them."""
+    cheap_steps: int = 0
+    """Previews have so few steps, and the seeds that they choose are denoised in full with the same
+    weights while training goes on; 0: previews are the samples."""
 
     @property
     def name(self) -> str:
@@ -82,13 +85,14 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         parts += ["other-order"] * self.is_reordered
         parts += [self.trial] * bool(self.trial)
         parts += [f"previews-{self.previews}"] * bool(self.previews)
+        parts += [f"of-{self.cheap_steps}-steps"] * bool(self.cheap_steps)
         return f"{self.profile}/{'-'.join(parts)}"
 
     @property
     def reference(self) -> Case:
         """The run whose way and time this one is measured against, perhaps itself."""
         return msgspec.structs.replace(
-            self, rival=REFERENCE, is_reordered=False, trial="", previews=0
+            self, rival=REFERENCE, is_reordered=False, trial="", previews=0, cheap_steps=0
         )
 
     @property
@@ -109,6 +113,12 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
                 "exploration.mode": "uniform",
                 "exploration.budget": "fixed",
                 "exploration.candidates": self.previews,
+            }
+        if self.cheap_steps:
+            changes |= {
+                "exploration.reuse": False,
+                "exploration.finish": "previous",
+                "exploration.preview_steps": self.cheap_steps,
             }
         if self.trial:
             changes |= TRIALS[self.trial](self._job(changes))

@@ -29,7 +29,7 @@ from spotlight_simulation.profile import Profile
 
 LINK_S = 1.0
 LOSSES_AN_HOUR = 0.16
-"""Of each node; a guess, since clouds tell no rate."""
+"""How often each spot node is lost; a guess, since clouds tell no rate."""
 GPUS_OF_NODE = 2
 
 
@@ -55,8 +55,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     those that the next one begins with, and none of them is waited for by itself."""
     denoise_s: float
     """To make one."""
+    finished: int = 0
+    """Samples that are denoised in full after all these, as previews of few steps have chosen."""
+    finish_s: float = 0.0
+    """To denoise one of them."""
     rows: int
-    """Of an update."""
+    """The rows of an update."""
     row_s: float
     """To train on one."""
     updates: int
@@ -86,10 +90,13 @@ def work_of(job: JobSpec, profile: Profile, previews: float) -> Work:
     updates, samples = job.training.updates_per_iteration, job.samples_per_iteration
     explores, is_fixed = job.exploration.mode != "none", job.exploration.budget == "fixed"
     fixed = samples * (job.exploration.candidates if explores else 1)
+    step_s = times.step_s / job.sampler.micro_batch
     return Work(
         denoised=previews if explores and not is_fixed else fixed,
         is_window=explores and not is_fixed,
-        denoise_s=times.step_s / job.sampler.micro_batch * job.sampler.steps,
+        denoise_s=step_s * (job.preview_steps if explores else job.sampler.steps),
+        finished=samples if job.exploration.finish == "previous" else 0,
+        finish_s=step_s * job.sampler.steps,
         rows=samples * rows_of_a_sample // updates,
         row_s=profile.train_s * profile.gpus / profile.rows,
         updates=updates,
@@ -164,13 +171,23 @@ def denoised_at(work: Work, free_at: Sequence[float]) -> float:
     """When all is denoised by GPUs that are free from these times on."""
     if work.is_window:
         return _filled_at(work.denoised * work.denoise_s, sorted(free_at))
-    ends = [at + work.denoise_s for at in free_at]
+    last, free_at = _whole(round(work.denoised), work.denoise_s, free_at)
+    if not work.finished:
+        return last
+    scored = last + work.score_s
+    last, _ = _whole(work.finished, work.finish_s, [max(at, scored) for at in free_at])
+    return last
+
+
+def _whole(count: int, seconds: float, free_at: Sequence[float]) -> tuple[float, list[float]]:
+    """When the last of so many is done, each by one GPU, and when the GPUs are free again."""
+    ends = [at + seconds for at in free_at]
     heapq.heapify(ends)
     last = 0.0
-    for _ in range(round(work.denoised)):
+    for _ in range(count):
         last = heapq.heappop(ends)
-        heapq.heappush(ends, last + work.denoise_s)
-    return last
+        heapq.heappush(ends, last + seconds)
+    return last, [end - seconds for end in ends]
 
 
 def _filled_at(seconds: float, free_at: Sequence[float]) -> float:

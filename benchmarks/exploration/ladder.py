@@ -36,12 +36,14 @@ from benchmarks.exploration.ratios import Arrival, arrival, estimate, speedup, s
 from benchmarks.exploration.rivals import (
     LADDER_TASKS,
     LONG,
+    LONG_STEPS,
     OURS,
     REFERENCE,
     RESERVED_GPUS,
     example_of,
 )
 from benchmarks.exploration.settings import OCR
+from benchmarks.exploration.simulated_clocks import Split
 from benchmarks.exploration.testbed_runs import curve_of
 from benchmarks.time_to_target import LEVELS, Curve, milestones, score_at, smoothed
 from spotlight_simulation.profile import Profile
@@ -66,12 +68,14 @@ class Rung(msgspec.Struct, frozen=True):
 
     title: str
     cases: Callable[[str], Cases]
-    """By task; none: there are no runs."""
+    """The runs of a task; none: there are none."""
     clock: Clock
     on_spot: bool = False
     """All of its GPUs are spot ones."""
     on_reserved: bool = False
     """All of its GPUs are reserved ones."""
+    is_simulated: bool = False
+    """The time of an iteration is that of a simulated cluster, and not of the clock."""
     is_alone: bool = False
     """It has no GPUs besides the four reserved ones."""
 
@@ -117,6 +121,13 @@ def _chosen(task: str) -> Cases:
     return {2: msgspec.structs.replace(ours, profile="even-split"), 4: ours}
 
 
+def _cheap(task: str) -> Cases:
+    """Where samples have so many steps that a preview may have a quarter of them."""
+    if task != LONG:
+        return {}
+    return {4: Case(task=task, rival=OURS, seed=0, previews=4, cheap_steps=LONG_STEPS // 4)}
+
+
 OURS_NOW, OURS_TRAINING = "spotlight", "spotlight-that-trains"
 LADDER: dict[str, Rung] = {
     "reserved": Rung("the reserved GPUs alone", _not_chosen, in_turn, is_alone=True),
@@ -145,14 +156,24 @@ LADDER: dict[str, Rung] = {
     ),
     OURS_NOW: Rung("Spotlight, spot GPUs only explore", _chosen, by_pull(beside)),
     OURS_TRAINING: Rung("Spotlight, spot GPUs train, too", _chosen, by_pull(elastic)),
+    "spotlight-simulated": Rung(
+        "the same, on the simulated cluster", _chosen, by_pull(elastic), is_simulated=True
+    ),
+    "spotlight-with-cheap-previews": Rung(
+        "spot GPUs train, too, previews of a quarter of the steps",
+        _cheap,
+        by_pull(elastic),
+    ),
     "spotlight-on-a-slow-link": Rung(
-        "the same, five times the link's time", _chosen, by_pull(on_slower_link(elastic, 5.0))
+        "spot GPUs train, too, five times the link's time",
+        _chosen,
+        by_pull(on_slower_link(elastic, 5.0)),
     ),
 }
-"""By name, from the plainest on."""
+"""The rivals by name, from the plainest on."""
 
 
-OURS_OF_LADDER = (OURS_NOW, OURS_TRAINING, "spotlight-on-a-slow-link")
+OURS_OF_LADDER = tuple(name for name in LADDER if name.startswith(OURS))
 
 
 class Timed(msgspec.Struct, frozen=True):
@@ -181,26 +202,52 @@ def wanted(tasks: Iterable[str], seeds: Iterable[int]) -> Iterable[Case]:
     return dict.fromkeys(found)
 
 
+def splits(profiles: Iterable[str], tasks: Iterable[str]) -> list[Split]:
+    """Those whose clocks are simulated for the ladder."""
+    return [
+        Split(task, profile, spot, previews)
+        for task in tasks
+        for profile in profiles
+        for spot in SPOT_POOLS
+        for previews in _chosen(task)
+    ]
+
+
 def ladder(
-    runs: Runs, profiles: Mapping[str, Profile], tasks: Sequence[str], seeds: Sequence[int]
+    runs: Runs,
+    simulated: Mapping[Split, float],
+    profiles: Mapping[str, Profile],
+    tasks: Sequence[str],
+    seeds: Sequence[int],
 ) -> dict[str, Any]:
     """By task, profile and spot pool a row for each rival; None where the reserved GPUs alone, that
-    all are measured by, have no runs."""
-    return {
-        f"ladder[{task}, {name}, {spot}]": _rungs(runs, profile, task, spot, seeds)
-        for task in tasks
-        for name, profile in profiles.items()
-        for spot in SPOT_POOLS
-    }
+    all are measured by, have no runs. `simulated` has the seconds of an iteration."""
+    found = {}
+    for task in tasks:
+        for name, profile in profiles.items():
+            for spot in SPOT_POOLS:
+                clocks = {
+                    split.previews: seconds
+                    for split, seconds in simulated.items()
+                    if (split.task, split.profile, split.spot) == (task, name, spot)
+                }
+                key = f"ladder[{task}, {name}, {spot}]"
+                found[key] = _rungs(runs, clocks, profile, task, spot, seeds)
+    return found
 
 
 def _rungs(
-    runs: Runs, profile: Profile, task: str, spot: int, seeds: Sequence[int]
+    runs: Runs,
+    simulated: Mapping[int, float],
+    profile: Profile,
+    task: str,
+    spot: int,
+    seeds: Sequence[int],
 ) -> dict[str, Any] | None:
     chosen = {
         name: found
         for name, rung in LADDER.items()
-        if (found := _best(runs, rung, profile, task, spot, seeds)) is not None
+        if (found := _best(runs, simulated, rung, profile, task, spot, seeds)) is not None
     }
     timed = {name: by_seed for name, (_, _, by_seed) in chosen.items()}
     if not timed.get("reserved"):
@@ -233,10 +280,16 @@ def _rungs(
 
 
 def _best(
-    runs: Runs, rung: Rung, profile: Profile, task: str, spot: int, seeds: Sequence[int]
+    runs: Runs,
+    simulated: Mapping[int, float],
+    rung: Rung,
+    profile: Profile,
+    task: str,
+    spot: int,
+    seeds: Sequence[int],
 ) -> tuple[int, float, dict[int, Timed]] | None:
     """The previews for each sample that are best for it, the seconds of an iteration then, and its
-    runs by seed; None where there are no runs."""
+    runs by seed; None where there are no runs. `simulated` has clocks by previews."""
     found = []
     for previews, case in rung.cases(task).items():
         by_seed = {
@@ -244,9 +297,10 @@ def _best(
             for seed in seeds
             if (run := runs.get(msgspec.structs.replace(case, seed=seed))) is not None
         }
-        if by_seed:
+        if by_seed and (previews in simulated or not rung.is_simulated):
             work = _work(case, by_seed.values(), profile)
-            iteration_s = rung.clock(work, rung.fleet(spot))
+            clock_s = rung.clock(work, rung.fleet(spot))
+            iteration_s = simulated[previews] if rung.is_simulated else clock_s
             found.append((WORTH.get(previews, 1.0) / iteration_s, previews, iteration_s, case))
     if not found:
         return None

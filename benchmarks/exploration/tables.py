@@ -182,6 +182,8 @@ def _ladder(figures: Figures, task: str, profile: str, spot: str) -> Iterable[Se
     )
     yield ("---",) * 8
     for name, rung in LADDER.items():
+        if not rung.cases(task):
+            continue
         row = found["rows"].get(name) if found else None
         if row is None:
             yield rung.title, NOT_MEASURED, *[""] * 6
@@ -208,7 +210,7 @@ def _rungs(figures: Figures, task: str) -> Iterable[Sequence[str]]:
     yield ("---",) * (1 + len(columns))
     tables = [figures[f"ladder[{task}, {profile}, {spot}]"] for profile, spot in columns]
     for name, rung in LADDER.items():
-        if name != OURS_TRAINING and not rung.on_spot:
+        if name != OURS_TRAINING and not rung.on_spot and rung.cases(task):
             rows = [table["rows"].get(name) if table else None for table in tables]
             yield rung.title, *(_with_seeds(row["ours_over_it"] if row else None) for row in rows)
 

@@ -145,12 +145,11 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     preview_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     finish: Literal["newest", "previous"] = "newest"
-    """With which weights the seeds that previews of fewer steps have chosen are denoised in full.
-    `newest` does so when training is over. `previous` does so while it goes on, with the weights of
-    the previews, and trains on these samples one iteration old, as `reuse` does. Where previews
-    agree too little with finished samples, they take all steps and are themselves trained on. It
-    is for samples of many steps, and needs DiffusionNFT, `sampler.kind: ode` and
-    `preview_steps`."""
+    """The weights with which the chosen seeds are denoised in full. `newest` does so when training
+    is over. `previous` does so while it goes on, with the weights of the previews, and trains on
+    these samples one iteration old, as `reuse` does. Where previews agree too little with finished
+    samples, they take all steps and are themselves trained on. It is for samples of many steps, and
+    needs DiffusionNFT, `sampler.kind: ode` and fewer `preview_steps`."""
     reuse: bool = False
     """Train on the chosen previews themselves, which are made with the weights of the iteration
     before: nothing is denoised again, and training goes on at once. With `budget: window` and

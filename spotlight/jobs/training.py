@@ -36,7 +36,7 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     full`, and with `training.sharded` where there are several ranks. It is for models that the
     accelerators can compute, but not hold with all that training keeps."""
     slices: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
-    """Into how many parts each rank's share of an update is divided at most, whose gradients any
+    """Each rank's share of an update is divided into so many parts at most, whose gradients any
     worker may compute; with 1, trainer ranks compute everything themselves. More is for jobs whose
     spot GPUs shall help to train: the weights of an update have the same bits whoever helps, and a
     lost worker costs one part. Not with `training.sharded`. [slices]"""

@@ -2,7 +2,7 @@
 the others preview candidates, and how many previews an iteration is worth.
 
 What an iteration teaches grows with the variance of the rewards that it trains on. Choosing among n
-previews for each sample multiplies that by c(n), which grows like the logarithm of n; what previews
+previews for each sample multiplies that by c(n), which grows ever more slowly; what previews
 of fewer steps or older weights promise comes true by the square of their agreement a with the
 samples, so that 1 + (c(n) - 1) a^2 is left. The plan is the one by which an iteration teaches most
 per second,
@@ -36,7 +36,7 @@ from typing import Literal, NamedTuple
 
 MARGIN = 0.05
 """How much more another plan has to teach per second before it takes the place of the one before.
-Measured seconds differ by a tenth from one iteration to the next."""
+Measured seconds differ by some per cent from one iteration to the next."""
 EARLY = 0.8
 """Slices that were not granted before are granted when a gradient would come after this share of
 the time that a rank takes for all of its slices, not before: a link at the edge would have them
@@ -53,13 +53,14 @@ as one of the same job that does. Measured on the OCR task, 24 instead of 16; on
 one it was 32 (`docs/results.md`)."""
 
 _ALIKE = 0.005
-"""Of plans that differ by less than this share the one with the fewest gradients on links."""
+"""Plans that differ by less than this share are as good; that with the fewest gradients on links
+is taken."""
 _CALM = 0.02
 """The share of what is taught per second that the same number of previews as before may cost."""
 _FINER = 1.04
 """The ratio of the numbers of previews that are tried."""
 _MOST_PREVIEWS = 256.0
-"""For each sample; what more are worth nobody knows."""
+"""The most previews for each sample that are tried; what more are worth nobody knows."""
 _HOPELESS = 0.9
 """A number of previews that teaches less than this share of the best one so far ends the search."""
 _ROUNDING = 1e-9
@@ -78,25 +79,27 @@ class GradientWork:
     rank_slice_s: float
     """Seconds of a slice on a rank."""
     worker_slice_s: float | None
-    """Seconds of a slice on another worker; None before any was measured: as on a rank."""
+    """Seconds of a slice on another worker; None before any was measured, and then it is taken
+    to be as fast as a rank."""
     gradient_bytes: int
     """Bytes of the gradient of a slice."""
     weights_bytes: int
     """Bytes that a worker fetches before its first slice of an update."""
     up_bytes_per_s: float | None
-    """What was measured from such a worker to the ranks; None before: as fast as the way down."""
+    """The speed that was measured from other workers to the ranks; None before, and then the way up
+    is taken to be as fast as the way down."""
     down_bytes_per_s: float | None
-    """What was measured from the ranks to such a worker; None before."""
+    """The speed that was measured at which one of several workers gets weights; None before."""
     rank_nodes: int = 1
-    """Nodes that ranks run on. All gradients that go to one share its link."""
+    """How many nodes ranks run on. All gradients that go to one share its link."""
     may_be_given_away: bool = True
     """Whether this job's gradients may be computed by others at all."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "ranks", "updates", "slices", "rank_nodes")
-        _check_seconds(self, "rank_slice_s", "worker_slice_s", above_zero=True)
-        _check_seconds(self, "gradient_bytes", "weights_bytes")
-        _check_seconds(self, "up_bytes_per_s", "down_bytes_per_s", above_zero=True)
+        _check_amounts(self, "rank_slice_s", "worker_slice_s", above_zero=True)
+        _check_amounts(self, "gradient_bytes", "weights_bytes")
+        _check_amounts(self, "up_bytes_per_s", "down_bytes_per_s", above_zero=True)
 
     @property
     def in_an_update(self) -> int:
@@ -167,10 +170,11 @@ class GradientWork:
         return math.inf if speed is None else self.gradient_bytes / speed
 
 
-Samples = Literal["previews", "finished", "regenerated"]
+Samples = Literal["previews", "finished", "regenerated", "fresh"]
 """What an iteration trains on: the chosen previews themselves; chosen seeds of cheap previews that
-are denoised in full beside training, with the weights of the previews; or chosen seeds that are
-denoised with the newest weights, which training waits for."""
+are denoised in full beside training, with the weights of the previews; chosen seeds that are
+denoised with the newest weights, which training waits for; or chosen previews of the newest
+weights, for which training waits as well, so that nothing is previewed beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,41 +182,52 @@ class SpotWork:
     """What there is to do in an iteration, what it takes, and who is there."""
 
     gradients: GradientWork
-    """Training."""
+    """What training takes, and who may help with it."""
     spot_workers: int
     """Spot workers that are there."""
     idle_workers: int = 0
     """Reserved workers that are there and no ranks."""
     able_workers: int | None = None
     """How many of all these may compute gradients, since they are of the ranks' kind of device;
-    None: all."""
+    None if all may."""
     samples: int
     """Samples that an iteration trains on."""
     samples_from: Samples = "previews"
     preview_s: float
     """Seconds that a worker takes for a preview and its score."""
     finish_s: float = 0.0
-    """Seconds that a worker takes to denoise and score a chosen seed again; nothing where previews
-    are the samples."""
+    """Seconds that a worker takes to denoise and score a chosen seed again; 0 where previews are
+    the samples."""
     evaluation_s: float = 0.0
     """Seconds of one worker for the evaluations of an iteration, which go before its previews."""
     other_s: float = 0.0
     """Seconds of an iteration in which ranks neither compute gradients nor wait for samples:
     optimizer steps, and publications that training waits for."""
+    least_previews: float = 0.0
+    """How many previews for each sample are made in any case, and training waits for them. Where
+    samples are previews it is one at least."""
+    most_previews: float = math.inf
+    """How many previews for each sample the job makes at most."""
+    may_wait: bool = True
+    """Whether training waits for more than the least where that is worth it."""
     gain: Callable[[float], float]
     """c(n): how many times as much a sample teaches that is one of n, of which the best are kept,
     as a random one. It does not fall, and c(1) is 1."""
     agreement: float = 1.0
-    """Rank correlation, from 0 to 1, of previews with the samples that come of them. It does not
+    """The correlation, from 0 to 1, of previews with the samples that come of them. It does not
     matter where previews are the samples."""
     iterations_without_spot: int = 0
     """How many iterations there was no spot worker, up to now."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "samples")
-        _check_seconds(self, "spot_workers", "idle_workers", "able_workers")
-        _check_seconds(self, "preview_s", above_zero=True)
-        _check_seconds(self, "finish_s", "evaluation_s", "other_s", "iterations_without_spot")
+        _check_amounts(self, "spot_workers", "idle_workers", "able_workers")
+        _check_amounts(self, "preview_s", above_zero=True)
+        _check_amounts(self, "finish_s", "evaluation_s", "other_s", "iterations_without_spot")
+        _check_amounts(self, "least_previews")
+        if not self.most_previews >= self.least_previews:
+            least, most = self.least_previews, self.most_previews
+            raise ValueError(f"most_previews: expected {least} at least, not {most!r}")
         if not 0 <= self.agreement <= 1:
             raise ValueError(f"agreement: expected a number from 0 to 1, not {self.agreement!r}")
 
@@ -320,30 +335,35 @@ class _Side:
         self.training_s = gradients.updates * gradients.update_s(workers) + work.other_s
         self._each_s = work.samples * work.preview_s
         beside_s = (work.workers - workers) * self.training_s - work.evaluation_s
-        if work.samples_from == "finished":
+        if work.samples_from == "fresh":
+            beside_s = 0.0
+        if work.samples_from in ("finished", "fresh"):
             beside_s -= work.samples * work.finish_s
+        if work.samples_from == "regenerated":
+            beside_s = max(beside_s, 0.0)
         self._beside_s = beside_s
-        self.fit = max(beside_s, 0.0) / self._each_s
-        """Previews for each sample that fit beside training."""
+        """Seconds of workers that are left for previews beside training; what is missing below 0,
+        for which training waits."""
+        self.fit = min(max(beside_s, 0.0) / self._each_s, work.most_previews)
+        """Previews for each sample that are made beside training."""
 
     def share(self, previews: float) -> _Share:
-        """With so many previews for each sample, or those that fit if they are more, or if training
-        does not wait for previews."""
-        work = self._work
+        """With so many previews for each sample, or those that are made anyway if they are more."""
+        work, least, after_s = self._work, 1.0, 0.0
         if work.samples_from == "regenerated":
-            previews, waiting_s = self.fit, work.samples * work.finish_s / self._gpus
-        else:
-            previews = max(previews, self.fit, 1.0)
-            waiting_s = max(previews * self._each_s - self._beside_s, 0.0) / self._gpus
-        iteration_s = self.training_s + waiting_s
+            least, after_s = 0.0, work.samples * work.finish_s
+        wanted = min(previews, work.most_previews) if work.may_wait else 0.0
+        previews = max(wanted, self.fit, work.least_previews, least)
+        missing_s = max(previews * self._each_s - self._beside_s, 0.0)
+        iteration_s = self.training_s + (missing_s + after_s) / self._gpus
         return _Share(self._workers, previews, iteration_s, work.taught(previews) / iteration_s)
 
     def best(self) -> _Share:
         """With the best number of previews."""
         best = self.share(0.0)
-        if self._work.samples_from == "regenerated":
+        if not self._work.may_wait:
             return best
-        for previews in _more(best.previews):
+        for previews in _between(best.previews, min(self._work.most_previews, _MOST_PREVIEWS)):
             share = self.share(previews)
             if share.speed > best.speed:
                 best = share
@@ -372,18 +392,19 @@ def _calm(as_before: _Side, wanted: _Share, previews: float) -> _Share:
     return same if same.speed >= (1 - _CALM) * best.speed else best
 
 
-def _more(previews: float) -> Iterator[float]:
-    while previews < _MOST_PREVIEWS:
-        previews *= _FINER
+def _between(least: float, most: float) -> Iterator[float]:
+    previews = max(least, 1.0)
+    while previews < most:
+        previews = min(previews * _FINER, most)
         yield previews
 
 
 def _without_spot(work: SpotWork) -> SettingsWithoutSpot | None:
     if work.spot_workers or work.iterations_without_spot < LONG:
         return None
-    if (
-        work.samples_from == "regenerated"
-    ):  # previews of fresh weights and all steps are the samples
+    work = replace(work, least_previews=0.0, most_previews=math.inf, may_wait=True)
+    if work.samples_from == "regenerated":
+        # Previews of the newest weights with all steps are the samples.
         work = replace(work, samples_from="previews", preview_s=work.finish_s or work.preview_s)
     side = _Side(work, 0)
     plain, most = side.share(1.0), math.ceil(side.best().previews)
@@ -426,9 +447,10 @@ def _why_none(gradients: GradientWork, alone_s: float, grants: bool) -> str:
     away_s = gradients.away_s()
     if away_s == math.inf:
         return "no link to a worker is measured yet"
+    again = f", and it is not below {EARLY:.0%} of that yet" if away_s <= alone_s else ""
     return (
         f"another worker's would be there after {away_s:.3g} s, where a rank has all of its own"
-        f" after {alone_s:.3g} s"
+        f" after {alone_s:.3g} s{again}"
     )
 
 
@@ -444,8 +466,7 @@ def _check_counts(owner: object, *names: str) -> None:
             raise ValueError(f"{name}: expected a whole number from 1 on, not {value!r}")
 
 
-def _check_seconds(owner: object, *names: str, above_zero: bool = False) -> None:
-    """Also of bytes, and of what there may be none of."""
+def _check_amounts(owner: object, *names: str, above_zero: bool = False) -> None:
     for name in names:
         value = getattr(owner, name)
         if value is None:

@@ -275,10 +275,10 @@ class PreviewsMisled(RunEvent, frozen=True, kw_only=True, tag="previews_misled")
     iteration: int
     """The iteration whose seeds are explored."""
     agreement: float
-    """Spearman's rank correlation of the rewards of previews and of finished samples, by Kendall's
+    """The correlation of the rewards of previews and of finished samples of a prompt, by Kendall's
     tau of probes."""
     least: float
-    """The rank correlation from which on previews of few steps are made."""
+    """The correlation from which on previews of few steps are made."""
     pairs: float
     """Number of pairs of probes behind `agreement`; older ones count less."""
 

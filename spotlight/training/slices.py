@@ -103,7 +103,7 @@ class Prepared:
 
     batch: TrainingBatch
     forwards: Forwards
-    """Of this batch."""
+    """The forward passes of this batch."""
     terms: Terms
     old: Passes
     reference: Passes
@@ -167,7 +167,12 @@ class SliceComputer:
         """The rows of a slice, of a batch of its own samples alone; raises `Unwanted`."""
         keys = self.keys(update.iteration, update.update, slice_.draws)
         terms = self._loss.terms(batch, range(len(batch)), keys)
-        rows = torch.arange(slice_.first, slice_.first + slice_.rows)
+        end = slice_.first + slice_.rows
+        if end > len(terms):
+            raise ValueError(
+                f"slice {slice_.index}: rows up to {end}, where there are {len(terms)}"
+            )
+        rows = torch.arange(slice_.first, end)
         terms = terms.select(rows, torch.device("cpu"))
         forwards = Forwards(self._model, self._sampler, batch.prompts)
 

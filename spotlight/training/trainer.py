@@ -81,10 +81,10 @@ class _Begun:
     """Whether the iteration ends with these updates."""
     next_slice: int = 0
     ahead: deque[Prepared] = field(default_factory=deque)
-    """With a single slice: that of every update, of the whole batch."""
+    """The only slice of every update, prepared at the beginning; empty with several slices."""
     few: _Few | None = None
     computed: list[tuple[int, Tensor, Computed]] = field(default_factory=list)
-    """Of the slices that this rank computed: which, the samples of their rows, and what came of
+    """The slices that this rank computed: which, the samples of their rows, and what came of
     them."""
 
     def go_on(self) -> None:

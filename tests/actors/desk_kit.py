@@ -15,6 +15,7 @@ from spotlight.actors.coordinator.tenant.job_journal import JobJournal
 from spotlight.actors.coordinator.tenant.request_queue import Ended, RequestQueue
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.protocol.down import Grant, Receipt
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.up import (
     CommitSteps,
     Completed,
@@ -74,6 +75,8 @@ class Desk:
         self.ended_workers: list[EndWorker] = []
         self.ended: list[Ended] = []
         """What was told to whoever submits, of the latest life."""
+        self.slices: dict[str, SliceOrder] = {}
+        """What the gradients are of that are needed, by request."""
         self.lives = 0
 
     async def open(self) -> None:
@@ -101,6 +104,9 @@ class Desk:
 
     def requests_ended(self, ended: Ended) -> None:
         self.ended.append(ended)
+
+    def slice_of(self, request: Request) -> SliceOrder | None:
+        return self.slices.get(request.id)
 
     def discard(self, bundle: BundleOffer) -> None:
         self.discarded.append(bundle)

@@ -98,7 +98,9 @@ class Worker:
         self.system = await cluster.system(name)
         self.leader = await reported_to(self.system)
         engine = self.engine
-        self.context = WorkerContext(name, 1, "", timings=timings, fault_of=engine.fault_of)
+        self.context = WorkerContext(
+            name, 1, self.system.address, timings=timings, fault_of=engine.fault_of
+        )
         shared = self.shared = SharedModel(self.context, engine)
         self.member = await self.system.spawn(
             lambda: Member(self.context, engine, shared), "member"

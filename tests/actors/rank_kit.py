@@ -24,15 +24,16 @@ from spotlight.actors.protocol.trainer import (
     TrainerReport,
 )
 from spotlight.actors.runtime import ActorRef, ActorSystem
-from spotlight.actors.worker.engine import Listener
+from spotlight.actors.worker.engine import Listener, Trainer
 from spotlight.actors.worker.shared_model import SharedModel
+from spotlight.actors.worker.threads import WorkerThreads
 from spotlight.actors.worker.torch_engine import TorchEngine
 from spotlight.actors.worker.trainer_rank import TrainerRank
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import TransferFailed
+from spotlight.errors import SliceRefused, TransferFailed
 from spotlight.jobs import ModelSpec
 from spotlight.transport.tensors import BundleStore
-from spotlight.types import BundleOffer, StoreEndpoint, TrainingSample
+from spotlight.types import BundleOffer, Slice, StoreEndpoint, TrainingSample, UpdateSlices
 
 
 def built(runner: Recorder) -> list[TrainerReport]:
@@ -76,24 +77,87 @@ async def settle() -> None:
     await asyncio.sleep(0.01)
 
 
+def take_all(trainer: Trainer, message: Train, bundles: Mapping[str, bytes]) -> Mapping[str, float]:
+    """Have a trainer take all optimizer steps of an order, and compute every slice itself."""
+    trainer.begin(message, bundles)
+    while (share := trainer.update) is not None:
+        while trainer.next_slice < len(share.slices):
+            trainer.compute(lambda: True)
+        trainer.step()
+    return trainer.metrics()
+
+
 class FakeTrainer:
-    """Notes what it trains on."""
+    """Notes what it trains on, and which slices it adds."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[int, dict[str, bytes]]] = []
         self.error: Exception | None = None
+        """What the next update fails with."""
         self.closed = False
+        self.slices = 1
+        self.updates_of_a_batch = 1
+        self.has_reference = False
+        self.micro_batches = 1
+        """How many passes a slice takes here."""
+        self.while_it_computes: Callable[[int], None] = lambda place: None
+        """Called before every pass."""
+        self.refuses: set[bytes] = set()
+        """Gradients that do not fit."""
+        self.added: list[tuple[int, int, bytes]] = []
+        """Number of the update, place of the slice, and the gradient; empty if it was computed
+        here."""
+        self.unfinished: list[int] = []
+        """The places of slices that were not wanted any more half-way."""
+        self.updates = 0
+        self.next_slice = 0
+        self._left = 0
 
     def wants(self, message: Train) -> Sequence[BundleOffer]:
         return sorted({sample.bundle for sample in message.samples}, key=lambda offer: offer.key)
 
-    def train(self, message: Train, bundles: Mapping[str, bytes]) -> dict[str, float]:
+    def begin(self, message: Train, bundles: Mapping[str, bytes]) -> None:
         if self.error is not None:
             raise self.error
         self.batches.append((message.iteration, dict(bundles)))
-        return {"loss": 1.0 / (message.iteration + 1)}
+        self._left, self.next_slice = self.updates_of_a_batch, 0
+
+    @property
+    def update(self) -> UpdateSlices | None:
+        slices = tuple(Slice(place, (0,), (0,), 0, 1) for place in range(self.slices))
+        return UpdateSlices(self.batches[-1][0], 0, 0, 1, 1.0, slices) if self._left else None
+
+    def compute(self, wanted: Callable[[], bool]) -> None:
+        for _ in range(self.micro_batches):
+            self.while_it_computes(self.next_slice)
+            if not wanted():
+                self.unfinished.append(self.next_slice)
+                return
+        self._count(b"")
+
+    def add(self, gradient: bytes) -> None:
+        if gradient in self.refuses:
+            raise SliceRefused("it is of another model")
+        self._count(gradient)
+
+    def step(self) -> None:
+        assert self.next_slice == self.slices, "slices are missing"
+        self.updates, self._left, self.next_slice = self.updates + 1, self._left - 1, 0
+
+    def metrics(self) -> dict[str, float]:
+        return {"loss": 1.0 / (self.batches[-1][0] + 1)}
+
+    def places(self, *, here: bool) -> list[int]:
+        """Of the slices that were computed here, or elsewhere."""
+        return [place for _, place, gradient in self.added if here is (gradient == b"")]
+
+    def _count(self, gradient: bytes) -> None:
+        self.added.append((self.updates, self.next_slice, gradient))
+        self.next_slice += 1
 
     def weights(self, role: str) -> bytes:
+        if role in ("current", "reference"):
+            return f"{role} {self.updates}".encode()
         return f"{role} {len(self.batches)}".encode()
 
     def state(self) -> bytes:
@@ -120,6 +184,8 @@ class GymEngine(TorchEngine):
         self.begun_from: list[bytes | None] = []
         """The states that trainers were built from."""
         self.saved: list[tuple[StoreEndpoint, str, dict[str, str]]] = []
+        self.fetched: list[str] = []
+        """Keys of bundles, whether or not they could be had."""
         self.exported: list[BundleOffer] = []
         self.states_asked_of: list[str] = []
         """Machines of the stores that a state was to be had from."""
@@ -147,6 +213,7 @@ class GymEngine(TorchEngine):
         return self.trainer
 
     async def fetch(self, offer: BundleOffer) -> bytes:
+        self.fetched.append(offer.key)
         if offer.store.token == "gone":
             raise TransferFailed("the store is away")
         return await super().fetch(offer)
@@ -249,7 +316,9 @@ class Gym:
 
 
 @asynccontextmanager
-async def open_gym(folder: Path) -> AsyncIterator[Gym]:
+async def open_gym(
+    folder: Path, threads: Callable[[], WorkerThreads] | None = None
+) -> AsyncIterator[Gym]:
     """A rank whose store is in the folder, its node and its job runner."""
     gym = Gym()
     store = BundleStore(folder / "store", token="token")
@@ -263,8 +332,13 @@ async def open_gym(folder: Path) -> AsyncIterator[Gym]:
         gym.runner = await recorder(elsewhere, "runner")
         gym.elsewhere = cluster.system
         gym.system = system
-        fault_of = gym.engine.fault_of
-        gym.context = WorkerContext("w", 1, gym.system.address, fault_of=fault_of)
+        gym.context = WorkerContext(
+            "w",
+            1,
+            gym.system.address,
+            threads=threads() if threads is not None else None,
+            fault_of=gym.engine.fault_of,
+        )
         gym.leader, gym.planner = await recorder(system, "leader"), Planner()
         shared = SharedModel(gym.context, gym.engine)
         gym.rank = await system.spawn(

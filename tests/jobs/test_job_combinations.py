@@ -167,6 +167,37 @@ def test_previews_that_cannot_be_trained_on_are_refused(changes: dict[str, Any],
     assert problem_of({**SMALLEST, **REUSE, **changes}).path == path
 
 
+FINISH = {
+    "sampler": {**SMALLEST.get("sampler", {}), "steps": 8},
+    "exploration": {"finish": "previous", "preview_steps": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"training.loss": "awm"}, "exploration.finish"),
+        ({"exploration.preview_steps": None}, "exploration.preview_steps"),
+        ({"exploration.preview_steps": 8}, "exploration.preview_steps"),
+        ({"exploration.reuse": True}, "exploration.finish"),
+        ({"exploration.mode": "none"}, "exploration.finish"),
+        ({"exploration.weights": "fresh", "exploration.budget": "fixed"}, "exploration.finish"),
+        ({"sampler.kind": "cps"}, "exploration.finish"),
+        ({"exploration.finish": "older"}, "exploration.finish"),
+    ],
+)
+def test_seeds_that_cannot_be_finished_with_the_weights_of_their_previews_are_refused(
+    changes: dict[str, Any], path: str
+) -> None:
+    data = {**SMALLEST, **FINISH}
+    job = job_from_data(data)
+    assert job.trains_on_older
+    assert job.trained_on == ("rollout", "preview")
+    for field, value in changes.items():
+        data = with_field(field, value, data)
+    assert problem_of(data).path == path
+
+
 @pytest.mark.parametrize(
     ("loss", "kind"),
     [("flow_grpo", "flow_sde"), ("flow_grpo", "cps"), ("grpo_guard", "dance_sde")],

@@ -258,6 +258,18 @@ def test_with_no_other_worker_the_gpus_that_train_make_previews_between_training
     assert "training waits" in plan.why
 
 
+@pytest.mark.parametrize("may_wait", [False, True])
+def test_previews_that_are_made_in_any_case_are_made(may_wait: bool) -> None:
+    work = replace(WORK, least_previews=5, most_previews=5, may_wait=may_wait)
+    assert plan_spot_time(work).previews == 5
+
+
+def test_workers_whose_previews_nobody_would_make_compute_gradients() -> None:
+    few = plan_spot_time(replace(WORK, spot_workers=32, most_previews=2))
+    assert few.previews <= 2
+    assert few.gradient_workers > plan_spot_time(replace(WORK, spot_workers=32)).gradient_workers
+
+
 def test_evaluations_go_before_previews() -> None:
     late = with_links(None)
     before = plan_spot_time(late)
@@ -265,10 +277,8 @@ def test_evaluations_go_before_previews() -> None:
     assert after.previews == pytest.approx(before.previews - 100 / (48 * 9.4))
 
 
-def test_seeds_that_are_denoised_again_are_not_chosen_from_previews_that_training_waits_for() -> (
-    None
-):
-    work = replace(WORK, samples_from="regenerated", finish_s=9.4, preview_s=60.0)
+def test_a_job_whose_training_does_not_wait_chooses_from_what_was_made_beside_it() -> None:
+    work = replace(WORK, samples_from="regenerated", finish_s=9.4, preview_s=60.0, may_wait=False)
     plan = plan_spot_time(work)
     assert plan.previews < 1
     assert "waits" not in plan.why
@@ -281,22 +291,44 @@ def test_a_choice_by_previews_that_hardly_agree_with_samples_is_worth_less() -> 
     assert plan_spot_time(worse).previews < plan_spot_time(work).previews
 
 
+def test_workers_that_preview_nothing_beside_training_compute_gradients() -> None:
+    fresh = replace(WORK, samples_from="fresh")
+    no_choice = replace(WORK, samples_from="regenerated", finish_s=9.4, gain=lambda previews: 1.0)
+    for work in (fresh, no_choice):
+        fastest = min(work.gradients.update_s(workers) for workers in range(work.workers + 1))
+        workers = plan_spot_time(work).gradient_workers
+        assert work.gradients.update_s(workers) == pytest.approx(fastest, rel=0.01)
+
+
+@pytest.mark.parametrize(("samples_from", "gain"), [("previews", 3.0), ("finished", 1.5)])
+def test_what_previews_promise_comes_true_by_the_square_of_their_agreement(
+    samples_from: Samples, gain: float
+) -> None:
+    work = replace(WORK, samples_from=samples_from, agreement=0.5, gain=lambda previews: 3.0)
+    assert work.taught(4) == gain
+
+
 def any_speed(work: SpotWork, workers: int, previews: float) -> float:
     """What is taught per second, from the GPU seconds of all that is to do."""
     gradients = work.gradients
     training_s = gradients.updates * gradients.update_s(workers) + work.other_s
     beside_s = (work.workers - workers) * training_s - work.evaluation_s
+    least, before_s, after_s = max(1.0, work.least_previews), 0.0, 0.0
+    match work.samples_from:
+        case "finished":
+            before_s = work.samples * work.finish_s
+        case "regenerated":
+            least, after_s = work.least_previews, work.samples * work.finish_s
+            beside_s = max(0.0, beside_s)
+        case "fresh":
+            beside_s, before_s = 0.0, work.samples * work.finish_s
+    each_s = work.samples * work.preview_s
+    fit = min((beside_s - before_s) / each_s, work.most_previews)
+    wanted = min(previews, work.most_previews) if work.may_wait else 0.0
+    previews = max(wanted, fit, least)
+    missing_s = max(0.0, previews * each_s + before_s - beside_s)
     gpus = work.workers + gradients.ranks
-    again_s = work.samples * work.finish_s
-    if work.samples_from == "regenerated":
-        fit = max(0.0, beside_s / (work.samples * work.preview_s))
-        return work.taught(fit) / (training_s + again_s / gpus)
-    if work.samples_from == "previews":
-        again_s = 0.0
-    fit = (beside_s - again_s) / (work.samples * work.preview_s)
-    previews = max(previews, fit, 1.0)
-    missing_s = previews * work.samples * work.preview_s + again_s - beside_s
-    return work.taught(previews) / (training_s + max(0.0, missing_s) / gpus)
+    return work.taught(previews) / (training_s + (missing_s + after_s) / gpus)
 
 
 @settings(max_examples=60, deadline=None)
@@ -305,12 +337,14 @@ def any_speed(work: SpotWork, workers: int, previews: float) -> float:
     spot_workers=st.integers(0, 24),
     idle_workers=st.integers(0, 2),
     samples=st.sampled_from([16, 48]),
-    samples_from=st.sampled_from(["previews", "finished", "regenerated"]),
+    samples_from=st.sampled_from(["previews", "finished", "regenerated", "fresh"]),
     preview_s=st.floats(0.5, 60),
     finish_s=st.floats(0, 60),
     evaluation_s=st.sampled_from([0.0, 100.0]),
     slope=st.floats(0, 1.7),
     agreement=st.floats(0, 1),
+    limits=st.sampled_from([(0.0, math.inf), (0.0, 6.0), (2.0, 4.0), (3.0, 3.0)]),
+    may_wait=st.booleans(),
 )
 def test_a_plan_is_within_a_hundredth_of_the_best_of_all(
     gradients: GradientWork,
@@ -323,6 +357,8 @@ def test_a_plan_is_within_a_hundredth_of_the_best_of_all(
     evaluation_s: float,
     slope: float,
     agreement: float,
+    limits: tuple[float, float],
+    may_wait: bool,
 ) -> None:
     work = SpotWork(
         gradients=gradients,
@@ -335,6 +371,9 @@ def test_a_plan_is_within_a_hundredth_of_the_best_of_all(
         evaluation_s=evaluation_s,
         gain=logarithmic(slope),
         agreement=agreement,
+        least_previews=limits[0],
+        most_previews=limits[1],
+        may_wait=may_wait,
     )
     plan = plan_spot_time(work)
     most = work.workers if gradients.comes_in_time(gradients.slices) else 0
@@ -448,6 +487,7 @@ def test_slices_that_were_not_granted_are_granted_when_they_come_early() -> None
     assert not before.grants_slices
     assert plan_spot_time(edge).grants_slices
     assert not plan_spot_time(edge, before).grants_slices
+    assert "80%" in plan_spot_time(edge, before).why
     assert plan_spot_time(early, before).grants_slices
 
 
@@ -506,6 +546,8 @@ def test_it_says_why_in_one_line(workers: int, link: float | None) -> None:
         ("preview_s", math.nan),
         ("finish_s", -1.0),
         ("evaluation_s", math.inf),
+        ("least_previews", math.nan),
+        ("most_previews", -1.0),
         ("agreement", 1.1),
         ("agreement", math.nan),
     ],

@@ -28,7 +28,7 @@ class LentCopies:
         self._store = store
         self._timings = timings
         self._copies: dict[str, asyncio.Task[Brought]] = {}
-        """By their keys, the one that was asked for last at the end."""
+        """The copies by their keys; the one that was asked for last stands at the end."""
 
     def bring(self, bundle: BundleOffer) -> asyncio.Future[Brought]:
         """Where the workers of this node find it, once it is there; or why it cannot be had."""

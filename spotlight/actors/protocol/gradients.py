@@ -17,7 +17,7 @@ from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
 
 MOST_SLICES = 64
-"""Into how many slices a rank's share of an update may be divided."""
+"""A rank's share of an update has so many slices at most."""
 GRADIENTS = "gradients"
 """The folder of gradients in the store of the node whose worker computed them."""
 
@@ -25,7 +25,7 @@ GRADIENTS = "gradients"
 class OpenUpdate(Record, frozen=True):
     """An update that a rank begins, and what others need to compute slices of it."""
 
-    number: int
+    number: Annotated[int, msgspec.Meta(ge=0)]
     """How many updates were taken before, in this run."""
     share: UpdateSlices
     """The rank's share of it: samples are places among those of the order to train."""
@@ -51,7 +51,7 @@ class SliceOrder(Record, frozen=True):
     samples: tuple[TrainingSample, ...]
     """The samples of the slice, in its order."""
     weights: BundleOffer
-    """See `OpenUpdate`."""
+    """Where the weights can be had that are trained."""
     reference: BundleOffer | None = None
 
     @property
@@ -78,7 +78,7 @@ class SlicesTaken(Record, frozen=True):
 class SliceDone(Record, frozen=True):
     """The gradient of a slice, and where it can be had."""
 
-    place: int
+    place: Annotated[int, msgspec.Meta(ge=0, lt=MOST_SLICES)]
     """The place of the slice in its update."""
     gradient: BundleOffer
 
@@ -88,7 +88,7 @@ class AddSlices(Message, frozen=True):
     the latest message counts."""
 
     number: int
-    """See `OpenUpdate.number`."""
+    """The number of the update, as `OpenUpdate` has it."""
     slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
 
 
@@ -105,7 +105,7 @@ class Brought(Message, frozen=True):
     copy: BundleOffer | None
     """None if it cannot be had."""
     problem: str = ""
-    """Why."""
+    """The reason why it cannot be had."""
 
     def __post_init__(self) -> None:
         clean_fields(self, "problem", most=LONGEST_ERROR)

@@ -27,7 +27,7 @@ class ForeignSlices:
         self._actor = actor
         self._engine = engine
         self._number = -1
-        """Of the update."""
+        """The number of the update that the rank takes; -1 for none."""
         self._one_by_one = asyncio.Lock()
         self._told: dict[int, BundleOffer] = {}
         self._here: dict[int, bytes] = {}

@@ -81,6 +81,8 @@ class SliceWork:
         self._batches = batches
         self._weights = weights
         self._shared = shared
+        self._left = 0
+        """How many gradients were left in the store."""
         self.lent = LentWeights(actor, context, engine)
 
     async def carry_out(
@@ -115,7 +117,8 @@ class SliceWork:
         batches.require_wanted(batch)
         if gradient is None:
             return returned(context.name, context.epoch, batch)
-        key = f"{GRADIENTS}/{context.name}/{batch.message.lease % _KEPT}"
+        key = f"{GRADIENTS}/{context.name}/{self._left % _KEPT}"
+        self._left += 1
         offer = await self._engine.upload(store, key, gradient)
         return Completed(
             context.name,

@@ -46,6 +46,8 @@ class Training:
     """Iterations trained, with those of the state that it began from."""
     begun: bool = False
     """The first part of the next one is trained, too."""
+    is_under_way: bool = False
+    """Updates are being taken: the weights are those of no iteration until the last one is."""
     given_up: bool = False
     """Others are the trainer ranks now."""
     lent_reference: BundleOffer | None = None
@@ -61,6 +63,10 @@ class Training:
         `begun`: the first part of the next iteration is to be trained, too."""
         if self.given_up:
             raise SpotlightError(f"asked to {what} iteration {iterations}, but it was given up")
+        if self.is_under_way:
+            raise SpotlightError(
+                f"asked to {what} iteration {iterations}, but updates of the next one are begun"
+            )
         if self.completed != iterations:
             raise SpotlightError(
                 f"asked to {what} iteration {iterations}, but {self.completed} are trained"
@@ -139,7 +145,8 @@ class TrainerOutputs:
         """Leave the state of training in stores, unless the rank has trained on since."""
 
         def copy() -> State | None:
-            if training.completed + training.begun > message.iteration:
+            has_begun = training.begun or training.is_under_way
+            if training.completed + has_begun > message.iteration:
                 return None  # another coordinator had it trained on
             training.require_completed(message.iteration, "save")
             return training.trainer.state()

@@ -313,9 +313,11 @@ class TrainerRank(Actor):
             training.require_completed(message.iteration, "train after", begun=begun)
             with self._shared.training(training.model):
                 training.trainer.begin(message, bundles)
+            training.is_under_way = True
 
         def end() -> dict[str, float]:
             metrics = training.trainer.metrics()
+            training.is_under_way = False
             training.begun = message.part == "first"
             training.completed += not training.begun
             return metrics

@@ -8,8 +8,9 @@ example, and 3.4 and 4.8 for normally distributed rewards. So a run resamples it
 
 The mean over all subsets of a group's rewards is free of bias, whatever their distribution; so the
 rewards of a group are divided at random into subsets, of each size up to the whole group, and the
-best of each subset are taken. What is kept are
-sums by the range of n, which add up, and fade.
+best of each subset are taken. What is kept are sums by the range of n, which add up, and fade. Only
+a planner that gives more previews to groups that were unlucky makes random rewards seem to vary
+more than they do, and c is too low by up to a tenth then.
 
 Pure. What it costs is bounded, however many previews there are (`MOST_SCORES`).
 """
@@ -21,6 +22,7 @@ import random
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise, zip_longest
+from operator import add
 from statistics import fmean
 
 from spotlight.policies.exploration.contrast import best_contrast, squared_deviations
@@ -118,45 +120,48 @@ def _next(growths: Sequence[float]) -> float:
 
 
 def choice_worth(groups: Sequence[Sequence[float]], keep: int, rng: random.Random) -> ChoiceWorth:
-    """What the rewards of an iteration's previews tell; nothing of groups that had no choice, and
-    of those whose rewards are all equal.
+    """What the rewards of an iteration's previews tell; nothing if they leave no choice, or are all
+    equal in every group. Where a planner gave groups unequally many, their subsets are so as well:
+    what is told is what it would have kept with fewer previews in all.
 
     Args:
-        groups: rewards of each prompt group.
+        groups: rewards of each prompt group; one that is not whole does not count.
         keep: so many of each are kept (K).
     """
-    able = [rewards for rewards in groups if len(rewards) > keep and max(rewards) > min(rewards)]
-    scores = sum(_sizes(len(rewards), keep)[-1] for rewards in able)
-    orders = max(1, min(ORDERS, MOST_SCORES // max(1, scores)))
-    found = ChoiceWorth()
-    for rewards in able:
-        found += _of_group(rewards, keep, orders, rng)
-    return found
+    whole = [rewards for rewards in groups if len(rewards) >= keep]
+    varied = [rewards for rewards in whole if min(rewards) < max(rewards)]
+    each = sum(map(len, whole)) / (keep * max(1, len(whole)))
+    if not varied or each <= 1:
+        return ChoiceWorth()
+    edges = [*(edge for edge in EDGES[1:-1] if edge < each), min(each, EDGES[-1])]
+    scores = sum(map(len, varied))
+    orders = max(1, min(ORDERS, int(MOST_SCORES / (scores * edges[-1] / each))))
+    at_random, best = 0.0, [0.0] * len(edges)
+    for rewards in varied:
+        at_random += squared_deviations(rewards) / (len(rewards) - 1) * (keep - 1) / keep
+        sizes = [max(keep, round(len(rewards) * edge / each)) for edge in edges]
+        best = [*map(add, best, _best(rewards, sizes, keep, orders, rng))]
+    ranges = []
+    steps = zip(
+        pairwise([1.0, *edges]), pairwise(EDGES), pairwise([at_random, *best]), strict=False
+    )
+    for (start, end), (low, high), (smaller, larger) in steps:
+        width = math.log(end / start)
+        reached = width / math.log(high / low)
+        ranges.append(Growth(scores * reached, at_random * width, larger - smaller))
+    return ChoiceWorth(tuple(ranges))
 
 
-def _of_group(rewards: Sequence[float], keep: int, orders: int, rng: random.Random) -> ChoiceWorth:
-    """What one group tells; its rewards are divided so often."""
-    sizes = _sizes(len(rewards), keep)
-    best = [0.0] * len(sizes)
+def _best(
+    rewards: Sequence[float], sizes: Sequence[int], keep: int, orders: int, rng: random.Random
+) -> list[float]:
+    """The mean variance of the best of subsets of each size, into which rewards are divided in so
+    many random orders."""
+    found = [0.0] * len(sizes)
     for _ in range(orders):
         drawn = rng.sample(rewards, sizes[-1])
         for place, size in enumerate(sizes):
             subsets = [drawn[end - size : end] for end in range(size, len(drawn) + 1, size)]
             squares = [best_contrast(sorted(subset), keep) ** 2 for subset in subsets]
-            best[place] += fmean(squares) / orders
-    at_random = squared_deviations(rewards) / (len(rewards) - 1) * (keep - 1) / keep
-    steps = zip(
-        pairwise([keep, *sizes]), pairwise([at_random, *best]), pairwise(EDGES), strict=False
-    )
-    ranges = []
-    for (size, larger), (variance, greater), (low, high) in steps:
-        width = math.log(larger / size)
-        reached = min(1.0, width / math.log(high / low))
-        ranges.append(Growth(len(rewards) * reached, at_random * width, greater - variance))
-    return ChoiceWorth(tuple(ranges))
-
-
-def _sizes(count: int, keep: int) -> list[int]:
-    """Of the subsets: `EDGES` for each that is kept, up to all of these."""
-    sizes = [round(edge * keep) for edge in EDGES[1:]]
-    return [*(size for size in sizes[:-1] if size < count), min(count, sizes[-1])]
+            found[place] += fmean(squares) / orders
+    return found

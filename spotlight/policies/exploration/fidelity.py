@@ -90,6 +90,23 @@ class Agreement(Totals, frozen=True):
         return (self.concordant - self.discordant) / scale if scale > 0 else None
 
     @property
+    def correlation(self) -> float | None:
+        """Pearson's correlation within a prompt that goes with `tau`; None where that is.
+
+        It is sin(pi tau / 2) where rewards are normally distributed (Kruskal, JASA 53 (1958) 823),
+        and tau itself where there are two of them. There it is in ties of one alone that the orders
+        disagree, elsewhere in pairs that are discordant, so ties tell how near it is to either. The
+        square of it is the share of a choice's gain that comes true; of rewards of which few pass,
+        more does.
+        """
+        tau = self.tau
+        if tau is None:
+            return None
+        ties = (self.preview_ties + self.fresh_ties) / 2
+        tied = ties / (ties + self.discordant) if ties > 0 else 0.0
+        return tied * tau + (1 - tied) * math.sin(math.pi * tau / 2)
+
+    @property
     def tau_at_most(self) -> float:
         """What tau is below, but for one chance in twenty; pairs are taken as independent, as they
         nearly are with four probes of a prompt or fewer (with sixteen it is one in five). Rewards

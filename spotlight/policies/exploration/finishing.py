@@ -23,15 +23,9 @@ from spotlight.policies.exploration.fidelity import ENOUGH, Agreement
 from spotlight.types import Request
 
 LEAST_AGREEMENT = 0.75
-"""Rank agreement of cheap previews with finished samples below which previews with all steps, which
-are samples themselves, are worth more. By a model of an iteration's time that is so for previews
-that cost from a quarter to an eighth of a sample."""
-
-
-def rank_agreement(tau: float) -> float:
-    """Spearman's rank correlation that goes with Kendall's tau where rewards are normally
-    distributed: both are arcsines of Pearson's (Kruskal, JASA 53 (1958) 814)."""
-    return 6 / math.pi * math.asin(math.sin(math.pi * tau / 2) / 2)
+"""The correlation of cheap previews with finished samples below which previews with all steps,
+which are samples themselves, are worth more. By a model of an iteration's time that is so for
+previews that cost from a quarter to an eighth of a sample."""
 
 
 def mislead(known: Agreement) -> bool:
@@ -43,10 +37,10 @@ def mislead(known: Agreement) -> bool:
     """
     if known.pairs < ENOUGH:
         return False
-    return rank_agreement(known.tau or 0.0) < LEAST_AGREEMENT
+    return (known.correlation or 0.0) < LEAST_AGREEMENT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Finish:
     """What it takes to finish the kept seeds of an iteration, and to preview others before."""
 
@@ -58,9 +52,16 @@ class Finish:
     known."""
     preview_batch_s: float
     """The same of a batch of previews."""
-    least: int
-    """How many previews are made in any case: until then an iteration teaches more per second,
-    though training waits."""
+    best: int
+    """The number of previews with which an iteration teaches most per second if nothing else takes
+    time."""
+    pays: bool
+    """Whether it teaches more then than without any, so that training waits for them."""
+
+    @property
+    def least(self) -> int:
+        """How many previews are made though training has ended."""
+        return self.best if self.pays else 0
 
     def more_previews(self, asked: int, in_work: int, left_s: float, groups: int) -> float:
         """How many more there may be, so that the kept seeds are finished when training ends.
@@ -69,19 +70,23 @@ class Finish:
             asked: previews so far, those in work included.
             in_work: those that are not there yet.
             left_s: seconds until training ends; infinite if that is not predicted.
-            groups: how many SP groups work.
+            groups: how many SP groups work; without any, nobody knows how long finishing takes.
         """
+        if left_s == math.inf or not groups:
+            return max(0, self.best - asked)
         at_once, in_time = self.micro_batch * groups, 0.0
-        if groups and left_s < math.inf:
-            left_s -= math.ceil(self.requests / at_once) * self.batch_s
+        left_s -= math.ceil(self.requests / at_once) * self.batch_s
+        if left_s > 0:
             rounds = left_s // self.preview_batch_s if self.preview_batch_s > 0 else math.inf
-            in_time = rounds * at_once - in_work if left_s > 0 else 0.0
+            in_time = rounds * at_once - in_work
         return max(0.0, self.least - asked, in_time)
 
 
-def least_previews(kept: int, most: int, cost: float, worth: Callable[[float], float]) -> int:
-    """How many previews an iteration teaches most per second with if nothing else takes its time;
-    0 if the choice is not worth them.
+def best_previews(
+    kept: int, most: int, cost: float, worth: Callable[[float], float]
+) -> tuple[int, bool]:
+    """With how many previews an iteration teaches most per second if nothing else takes its time,
+    and whether that is more than without any. Fewer than two for a sample are no choice.
 
     Args:
         kept: samples of an iteration.
@@ -89,9 +94,9 @@ def least_previews(kept: int, most: int, cost: float, worth: Callable[[float], f
         cost: of finishing a sample, in previews.
         worth: how many times as much as a random sample one of so many teaches.
     """
-    rates = {n: worth(n) / (n + cost) for n in range(1, most + 1)}
+    rates = {n: worth(n) / (n + cost) for n in range(min(2, most), most + 1)}
     best = max(rates, key=rates.__getitem__)
-    return best * kept if rates[best] > 1 / cost else 0
+    return best * kept, rates[best] > 1 / cost
 
 
 class Finishing:

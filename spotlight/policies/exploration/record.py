@@ -19,7 +19,7 @@ from spotlight.policies.exploration.fidelity import (
     agreement,
     exploration_share,
 )
-from spotlight.policies.exploration.finishing import LEAST_AGREEMENT, mislead, rank_agreement
+from spotlight.policies.exploration.finishing import LEAST_AGREEMENT, mislead
 from spotlight.policies.exploration.planners import SeedChoice
 from spotlight.policies.exploration.ranking import median_or_none, spearman
 from spotlight.policies.exploration.reward_scales import combined
@@ -111,14 +111,19 @@ class ExplorationRecord:
         cheap ones are worth nothing, others are made in their place."""
         return 1.0 if self._settings.finishes else exploration_share(self.agreement, self.gain)
 
+    @property
+    def is_misled(self) -> bool:
+        """Whether cheap previews foretell too little, so that previews take all steps."""
+        return self._settings.finishes and mislead(self.agreement)
+
     def misled(self, iteration: int) -> PreviewsMisled | None:
         """The event that tells why previews take all steps for an iteration, if they do so since
         cheap ones foretell too little."""
-        if not (self._settings.finishes and mislead(self.agreement)):
+        if not self.is_misled:
             return None
         return PreviewsMisled(
             iteration=iteration,
-            agreement=round(rank_agreement(self.agreement.tau or 0.0), 3),
+            agreement=round(self.agreement.correlation or 0.0, 3),
             least=LEAST_AGREEMENT,
             pairs=round(self.agreement.pairs, 1),
         )

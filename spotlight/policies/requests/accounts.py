@@ -22,7 +22,7 @@ from spotlight.record.run_events import ResultsIgnored
 from spotlight.types import BundleOffer, Commit, Request, RequestId, RequestKind, Result
 
 _GRADIENT = "gradient/"
-"""With which the ids of gradients begin."""
+"""The ids of gradients begin with it."""
 
 
 @dataclass

@@ -186,7 +186,6 @@ class Endings:
         if not lease.is_denoised:
             taker.free_since = now
         self._matching.close(lease)
-        self._matching.pace.scored(done.scoring_s)
         self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
         self._accounts.counters.scoring_s += done.scoring_s
         self._accounts.counters.scoring_s_of[taker.name] += done.scoring_s
@@ -195,7 +194,9 @@ class Endings:
             self._end_sick(self._matching.takers[name], error, now)
         if lease.rows[0].is_gradient:
             self._matching.pace.computed(done.seconds)
-        elif done.steps > 0:
+            return
+        self._matching.pace.scored(done.scoring_s)
+        if done.steps > 0:
             step_s = done.seconds / done.steps
             self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)
 

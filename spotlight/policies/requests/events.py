@@ -112,8 +112,8 @@ class FinishedBatch(BatchEvent, Protocol):
 RewardLimits = Mapping[RequestKind, Sequence[tuple[float, float]]]
 """The least and the greatest value of each reward, by the kind of request."""
 
-ONE_REWARD: RewardLimits = dict.fromkeys(get_args(RequestKind), ((0.0, 1.0),))
-"""Every request has one reward, in [0, 1]."""
+ONE_REWARD: RewardLimits = dict.fromkeys(get_args(RequestKind), ((0.0, 1.0),)) | {"gradient": ()}
+"""Every sample has one reward, in [0, 1]; gradients have none."""
 
 
 def problem_with(batch: FinishedBatch, limits: Sequence[tuple[float, float]]) -> str:

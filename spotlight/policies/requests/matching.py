@@ -449,7 +449,6 @@ class Matching:
         before, self._computing = self._computing, frozenset(names)
         for name in sorted(before ^ self._computing):
             if name in self.takers:
-                self._ready.drop(name)
                 self.takers[name].computes = name in self._computing
                 self.refresh(name)
 
@@ -647,7 +646,7 @@ class Matching:
 
     def pullers(self) -> Iterator[Taker]:
         """Those that lead them."""
-        return (self.takers[name] for name in sorted(self._pullers))
+        return (self.takers[name] for name in sorted(self._pullers - self._computing))
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""

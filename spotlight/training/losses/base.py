@@ -32,7 +32,7 @@ class LossSetup:
     options: Any
     """What the job's `training.options` say, as the `Options` of the loss."""
     reuse: bool = False
-    """The job's `exploration.reuse`: samples may be one iteration older than the weights."""
+    """Whether samples may be one iteration older than the weights."""
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,15 @@ import asyncio
 import msgspec
 import pytest
 from desk_kit import Desk, ids, images, steps, steps_of
-from job_kit import SETTINGS, offer, recorder, requests, settle
+from job_kit import SETTINGS, job, offer, recorder, requests, settle
 
-from spotlight.actors.protocol.down import Grant, Recall, Revoke
-from spotlight.actors.protocol.up import CommitSteps, LeaseFailed, Pull, ReturnLease
+from spotlight.actors.protocol.down import Grant, Recall, Receipt, Revoke
+from spotlight.actors.protocol.gradients import SliceOrder
+from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed, Pull, ReturnLease
 from spotlight.errors import ActorError
 from spotlight.policies.requests.instructions import RequestsGivenUp
 from spotlight.record.run_events import ResultsIgnored, WorkerLost, WorkTakenBack
+from spotlight.types import Slice, UpdateSlices
 
 pytestmark = pytest.mark.virtual_time
 
@@ -131,6 +133,93 @@ async def test_before_anything_is_submitted_what_a_node_keeps_is_asked_for_again
     await desk.meet("a")
     kept = msgspec.structs.replace(images("a", grant), keeper="r")
     assert (await desk.deliver("a", grant, bundle=kept)).ask_again
+
+
+# --- gradients ---
+
+
+async def grant_gradients(desk: Desk, count: int = 1) -> Grant:
+    """A worker computes gradients, and is given the first of so many."""
+    worker = await desk.add("a")
+    await desk.add("b")
+    desk.queue.compute(("a",))
+    wanted = requests(count, "gradient")
+    training, sampler = job().training, job().sampler
+    for number, one in enumerate(wanted):
+        part = Slice(number, (), (), 0, 0)
+        share = UpdateSlices(0, 0, 0, 1, 1.0, (part,))
+        desk.slices[one.id] = SliceOrder(training, sampler, 0, False, 0, share, (), offer("w"))
+    await desk.submit(*wanted)
+    return worker.last(Grant)
+
+
+async def computed(desk: Desk, grant: Grant, key: str) -> int:
+    """How much counts of a gradient under this key."""
+    done = Completed("a", 1, grant.lease, tuple(ids(grant)), offer(key), ((),), 0, 2.0)
+    receipt = await desk.ask(done)
+    assert isinstance(receipt, Receipt)
+    return receipt.accepted
+
+
+async def test_a_gradient_is_granted_with_what_it_is_of_and_told_when_it_is_there(
+    desk: Desk,
+) -> None:
+    grant = await grant_gradients(desk)
+    (wanted,) = grant.requests
+    assert (wanted.kind, grant.slice) == ("gradient", desk.slices[wanted.id])
+    assert await computed(desk, grant, "gradients/a/3") == 1
+    ((result,),) = (told.results for told in desk.finished())
+    assert (result.request, result.bundle.key) == (wanted, "gradients/a/3")
+    assert desk.gone() == []
+    assert desk.journal.requests() == {}, "it is computed again after a restart"
+
+
+async def test_a_gradient_that_nobody_needs_any_more_is_not_granted(desk: Desk) -> None:
+    worker = await desk.add("a")
+    desk.queue.compute(("a",))
+    await desk.submit(*requests(1, "gradient"))
+    assert worker.all(Grant) == []
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "gradients/b/3",
+        "gradients/ab/3",
+        "gradients/a",
+        "samples/a/1-{}",
+        "samples/a/1-{}-gradient",
+        "commits/a/1-{}",
+        "weights/lent-0-0",
+    ],
+)
+async def test_a_gradient_that_is_not_the_worker_s_own_is_not_taken(desk: Desk, key: str) -> None:
+    grant = await grant_gradients(desk)
+    assert await computed(desk, grant, key.format(grant.lease)) == 0
+    assert desk.gone() == desk.finished() == []
+    assert await computed(desk, grant, "gradients/a/0") == 1
+
+
+async def test_a_gradient_is_no_sample(desk: Desk) -> None:
+    worker = await desk.add("a")
+    await desk.submit(*requests(1))
+    grant = worker.last(Grant)
+    assert (await desk.deliver("a", grant, bundle=offer("gradients/a/0"))).accepted == 0
+    assert desk.gone() == desk.finished() == []
+
+
+async def test_a_sample_among_gradients_is_not_taken_either(desk: Desk) -> None:
+    grant = await grant_gradients(desk)
+    mixed = (*ids(grant), requests(1)[0].id)
+    done = Completed("a", 1, grant.lease, mixed, offer("gradients/a/0"), ((), (0.5,)), 0, 2.0)
+    assert await desk.ask(done) == Receipt(0)
+    assert desk.finished() == []
+
+
+async def test_nothing_is_saved_of_a_gradient_half_way(desk: Desk) -> None:
+    grant = await grant_gradients(desk)
+    assert (await desk.commit("a", grant, 1)).accepted == 0
+    assert desk.journal.requests() == {}
 
 
 # --- what workers are told ---

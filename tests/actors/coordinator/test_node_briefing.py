@@ -39,7 +39,7 @@ class Site:
             shares=self.shares,
             service=SimpleNamespace(work=job().work, hub_files=()),
             timings=Timings(),
-            trainers=frozenset(),
+            apart=frozenset(),
             seconds_left=None,
             is_over=False,
             run_task=actor.run_task,

@@ -13,6 +13,7 @@ import torch
 from job_kit import STORE, job, request
 from member_kit import NOISY, PERSISTENT, Worker, assert_same_bits, one_thread, until
 from msgspec import structs
+from rank_kit import take_all
 from runtime_kit import Cluster
 
 from spotlight.actors.protocol.trainer import Publish, StartTrainer, Train, TrainerReport
@@ -81,7 +82,7 @@ def denoised(model: TorchModel) -> Progress:
     return denoising.progress()
 
 
-def train(trainer: TorchTrainer, iteration: int, samples: Progress) -> dict[str, float]:
+def train(trainer: TorchTrainer, iteration: int, samples: Progress) -> Mapping[str, float]:
     bundle = pack_commit(Origin("job", 0), REQUESTS, samples)
     offer = BundleOffer("samples", len(bundle), 0, STORE)
     rows = enumerate((0.5, -0.5, 1.0, -1.0))
@@ -90,7 +91,7 @@ def train(trainer: TorchTrainer, iteration: int, samples: Progress) -> dict[str,
         for row, good in rows
     )
     message = Train(iteration, NOISY.window[0] if NOISY.window else 0, tuple(picked))
-    return trainer.train(message, {"samples": bundle})
+    return take_all(trainer, message, {"samples": bundle})
 
 
 class Shared:

@@ -14,8 +14,10 @@ from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.actors.worker.torch_trainer import TorchTrainer, assemble
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.progress import Progress
+from spotlight.errors import TransferFailed
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile
+from spotlight.transport.tensors.bundles import pack
 from spotlight.types import BundleOffer, StoreEndpoint, TrainingSample
 from tests.training.fakes import same_bits
 
@@ -55,19 +57,19 @@ def bundles(*, noisy: int = 0) -> dict[str, dict[str, Tensor]]:
 
 
 def test_rows_are_in_the_order_of_the_message() -> None:
-    batch = assemble(MESSAGE, [0, 1, 2], bundles())
+    batch = assemble(MESSAGE.samples, [0, 1, 2], bundles(), 0)
     assert batch.prompts == ["p", "q", "p"]
     assert batch.latents.flatten().tolist() == [2.5, 1.0, 2.0]
     assert batch.advantages.tolist() == [0.5, -0.5, 0.25]
 
 
 def test_samples_of_steps_without_noise_have_no_states_to_train_on() -> None:
-    batch = assemble(MESSAGE, [0, 1, 2], bundles())
+    batch = assemble(MESSAGE.samples, [0, 1, 2], bundles(), 0)
     assert batch.window_states is batch.log_probs is None
 
 
 def test_the_states_of_noisy_steps_are_in_the_order_of_the_message() -> None:
-    batch = assemble(MESSAGE, [0, 1, 2], bundles(noisy=2))
+    batch = assemble(MESSAGE.samples, [0, 1, 2], bundles(noisy=2), 0)
     assert batch.window_states is not None
     assert batch.log_probs is not None
     assert batch.window_states.squeeze(2).tolist() == [[2.5] * 3, [1.0] * 3, [2.0] * 3]
@@ -76,7 +78,7 @@ def test_the_states_of_noisy_steps_are_in_the_order_of_the_message() -> None:
 
 def test_the_rows_of_other_ranks_need_not_be_there() -> None:
     only_a = {"a": bundles()["a"]}
-    batch = assemble(MESSAGE, [1], only_a)
+    batch = assemble(MESSAGE.samples, [1], only_a, 0)
     assert batch.latents.flatten().tolist() == [0.0, 1.0, 0.0]
 
 
@@ -99,3 +101,11 @@ def test_a_rank_that_begins_from_a_state_has_the_same_weights(
     again = build(left(state, tmp_path / "same"))
     assert same_bits(again.weights("rollout"), trainer.weights("rollout"))
     assert same_bits(again.weights("evaluation"), trainer.weights("evaluation"))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"garbage", pack({"gradient": torch.zeros(3)}), pack({"sums": torch.zeros(3)})]
+)
+def test_what_is_no_gradient_is_refused_as_such(trainer: TorchTrainer, data: bytes) -> None:
+    with pytest.raises(TransferFailed):
+        trainer.add(data)

@@ -101,7 +101,31 @@ async def test_weights_of_another_version_than_asked_for_are_never_published(gym
         )  # queued behind the training
     await settle()
     assert published(gym.runner) == []
-    assert "asked to publish iteration 0, but 1 are trained" in errors(gym.runner)[-1]
+    assert "asked to publish iteration 0, but" in errors(gym.runner)[-1]
+    await gym.tell(Publish(2, False, gym.store.writable_by("node")))
+    assert "asked to publish iteration 2, but 1 are trained" in errors(gym.runner)[-1]
+
+
+@pytest.mark.parametrize("late", ["publish", "save"])
+async def test_nothing_is_taken_of_weights_between_two_updates(gym: Gym, late: str) -> None:
+    """They are those of no iteration."""
+    gym.engine.trainer.updates_of_a_batch = 3
+    here = gym.store.writable_by("node")
+    asked: list[int] = []
+
+    def ask(place: int) -> None:
+        order = Publish(0, False, here) if late == "publish" else SaveState(0, (here,))
+        if not asked and gym.engine.trainer.updates == 1:
+            asked.append(place)
+            gym.runner.tell(gym.rank, order)
+
+    gym.engine.trainer.while_it_computes = ask
+    await gym.start()
+    await gym.tell(gym.batch(0))
+    await settle()
+    assert asked and len(trained(gym.runner)) == 1
+    assert published(gym.runner) == []
+    assert saved(gym.runner) == ([] if late == "publish" else [SavedState(0, ())])
 
 
 async def test_the_state_is_left_in_every_store_of_the_order(gym: Gym) -> None:

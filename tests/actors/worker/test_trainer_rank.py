@@ -227,7 +227,7 @@ async def test_an_error_goes_to_the_latest_asker_too_and_the_iteration_may_be_tr
 
 @pytest.mark.parametrize(
     ("error", "where"),
-    [(RuntimeError("no kernel"), "in train"), (TrainingDiverged("the loss is nan"), "")],
+    [(RuntimeError("no kernel"), "in begin"), (TrainingDiverged("the loss is nan"), "")],
     ids=["of a library", "ours"],
 )
 async def test_an_error_of_a_library_says_where_it_was_raised(

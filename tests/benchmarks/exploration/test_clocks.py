@@ -110,3 +110,10 @@ def test_a_loss_costs_a_group_that_trains_together_more_than_work_by_pull() -> N
     fleet = Fleet(0, 12)
     together = clocks.in_one_group(clocks.in_turn)(WORK, fleet)
     assert together > clocks.by_pull(clocks.in_turn)(WORK, fleet)
+
+
+def test_chosen_seeds_are_finished_when_the_last_cheap_preview_has_its_score() -> None:
+    work = msgspec.structs.replace(WORK, denoised=8, denoise_s=1.0, finished=4, finish_s=20.0)
+    # Eight spot GPUs make one preview each, and four of them finish a seed each.
+    assert clocks.denoised_at(work, [0.0] * 8) == 1.0 + work.score_s + 20.0
+    assert clocks.denoised_at(work, [0.0] * 8 + [100.0] * 4) == 1.0 + work.score_s + 20.0

@@ -9,10 +9,11 @@ import pytest
 
 from benchmarks.exploration.cases import PROFILES, Case
 from benchmarks.exploration.kept_runs import Run
-from benchmarks.exploration.ladder import LADDER, OURS_TRAINING, SPOT_POOLS, ladder, wanted
+from benchmarks.exploration.ladder import LADDER, OURS_TRAINING, SPOT_POOLS, ladder, splits, wanted
 from spotlight_simulation.profile import load_profile
 
 SPLITS = {name: load_profile(path) for name, path in PROFILES.items()}
+CLOCKS = dict.fromkeys(splits(PROFILES, ["ocr"]), 50.0)
 SEEDS = [11, 12, 13]
 KEY = "ladder[ocr, sol-rl-split, 8]"
 
@@ -34,13 +35,13 @@ def runs_of(tasks: list[str], seeds: list[int]) -> dict[Case, Run]:
 def rows_of(key: str = KEY, runs: dict[Case, Run] | None = None) -> dict[str, Any]:
     """The rows of one table."""
     made = runs_of(["ocr"], SEEDS) if runs is None else runs
-    return ladder(made, SPLITS, ["ocr"], SEEDS)[key]["rows"]
+    return ladder(made, CLOCKS, SPLITS, ["ocr"], SEEDS)[key]["rows"]
 
 
 def test_every_split_has_a_table_with_each_spot_pool() -> None:
-    found = ladder(runs_of(["ocr"], SEEDS), SPLITS, ["ocr"], SEEDS)
+    found = ladder(runs_of(["ocr"], SEEDS), CLOCKS, SPLITS, ["ocr"], SEEDS)
     assert len(found) == len(SPLITS) * len(SPOT_POOLS)
-    assert set(rows_of()) == set(LADDER)
+    assert set(rows_of()) == {name for name, rung in LADDER.items() if rung.cases("ocr")}
 
 
 def test_a_ratio_is_that_of_versions_times_that_of_iterations() -> None:
@@ -57,7 +58,7 @@ def test_two_seeds_have_no_interval() -> None:
 
 
 def test_without_runs_on_reserved_gpus_there_is_nothing_to_measure_by() -> None:
-    assert ladder({}, SPLITS, ["ocr"], SEEDS)[KEY] is None
+    assert ladder({}, CLOCKS, SPLITS, ["ocr"], SEEDS)[KEY] is None
 
 
 def test_a_rival_without_runs_has_no_row() -> None:
@@ -81,6 +82,12 @@ def test_spot_gpus_that_also_train_gain_more_the_more_of_an_iteration_is_trainin
         rows = rows_of(f"ladder[ocr, {profile}, 16]")
         gains.append(rows["spotlight"]["iteration_s"] / rows[OURS_TRAINING]["iteration_s"])
     assert gains == sorted(gains)
+
+
+def test_a_simulated_clock_counts_instead_of_the_formula() -> None:
+    assert rows_of()["spotlight-simulated"]["iteration_s"] == 50.0
+    found = ladder(runs_of(["ocr"], SEEDS), {}, SPLITS, ["ocr"], SEEDS)[KEY]
+    assert "spotlight-simulated" not in found["rows"]
 
 
 def test_all_spot_gpus_cost_less_and_take_longer_by_what_is_lost() -> None:

@@ -22,7 +22,7 @@ from spotlight.policies.exploration.choice_worth import (
     ChoiceWorth,
     choice_worth,
 )
-from spotlight.policies.exploration.contrast import best_contrast
+from spotlight.policies.exploration.contrast import best_contrast, squared_deviations
 
 TABLES = sorted((Path(__file__).parents[3] / "benchmarks" / "reward_tables").glob("*.json"))
 REWARDS = st.lists(st.floats(-1, 1), min_size=3, max_size=9)
@@ -169,9 +169,21 @@ def test_eight_scores_of_a_prompt_say_nothing_odd() -> None:
             assert 1.0 <= choice_worth([draw(rng, 8)], 4, rng).curve()(4.0) < 2.5
 
 
-def test_groups_without_a_choice_and_rewards_that_are_all_equal_say_nothing() -> None:
-    groups = [[0.0, 1.0, 0.5, 0.2], [], [0.5] * 8]
+@pytest.mark.parametrize(
+    "groups", [[], [[]], [[0.0, 1.0, 0.5]], [[0.0, 1.0, 0.5, 0.2]] * 3, [[0.5] * 8] * 3]
+)
+def test_groups_without_a_choice_and_rewards_that_are_all_equal_say_nothing(
+    groups: list[list[float]],
+) -> None:
     assert choice_worth(groups, 4, random.Random(0)) == ChoiceWorth()
+
+
+def test_where_groups_have_unequally_many_previews_it_is_told_of_their_mean() -> None:
+    """A planner gave few to what is varied soon, and many to what seldom passes."""
+    often, seldom = [0.0, 1.0] * 3, [1.0, 1.0] + 24 * [0.0]
+    curve = choice_worth([often, seldom] * 4, 4, random.Random(0)).curve()
+    at_random = [squared_deviations(each) / (len(each) - 1) * 3 / 4 for each in (often, seldom)]
+    assert curve((6 + 26) / 8) == pytest.approx(2 * 0.25 / sum(at_random))
 
 
 def test_the_scale_of_rewards_does_not_matter() -> None:

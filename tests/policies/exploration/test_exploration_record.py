@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from explorer_kit import NOTHING, settings
@@ -18,9 +19,11 @@ NO_PROBES = Agreement()
 CATEGORIES = {"a": "x", "b": "y", "c": "x"}
 
 
-def exploring(known: Knowledge, agreement: Agreement = NO_PROBES) -> ExplorationRecord:
+def exploring(
+    known: Knowledge, agreement: Agreement = NO_PROBES, **asked: Any
+) -> ExplorationRecord:
     return ExplorationRecord(
-        settings(planner="bandit"),
+        settings(planner="bandit", **asked),
         Explored(0, (), (), 0, 0),
         known,
         categories=CATEGORIES,
@@ -55,6 +58,24 @@ def test_previews_that_do_not_agree_with_samples_are_not_worth_making_and_it_is_
 def test_nothing_is_told_where_all_previews_are_worth_making() -> None:
     it = exploring(NOTHING)
     assert it.reduction(it.plan(3, ["a"], 1.0)) is None
+
+
+def test_where_cheap_previews_foretell_too_little_all_are_made_with_all_steps_and_it_is_told() -> (
+    None
+):
+    known = Agreement(concordant=500.0, discordant=500.0)
+    it = exploring(NOTHING, known, finishes=True)
+    misled = it.misled(3)
+    assert misled is not None
+    assert (misled.iteration, misled.agreement, misled.pairs) == (3, 0.0, 1000.0)
+    assert misled.agreement < misled.least
+    assert it.plan(3, ["a"], 1.0).share == 1.0
+
+
+def test_nothing_is_told_where_cheap_previews_foretell_enough_or_are_not_finished() -> None:
+    good, bad = Agreement(concordant=90.0, discordant=10.0), Agreement(discordant=100.0)
+    assert exploring(NOTHING, good, finishes=True).misled(3) is None
+    assert exploring(NOTHING, bad).misled(3) is None
 
 
 def explored(iteration: int, groups: int) -> Explored:

@@ -1,6 +1,7 @@
 """What probes say about previews, and how much exploration follows."""
 
 import random
+import statistics
 from itertools import combinations, product
 from statistics import mean, pstdev, pvariance
 
@@ -44,6 +45,38 @@ def test_tau_is_the_correlation_of_the_orders_of_all_pairs_of_a_group(groups):
         assert tau is None
     else:
         assert tau == pytest.approx(products / squares**0.5)
+
+
+def normal_pair(rng: random.Random, rho: float) -> tuple[float, float]:
+    preview = rng.gauss(0.0, 1.0)
+    return preview, rho * preview + (1 - rho * rho) ** 0.5 * rng.gauss(0.0, 1.0)
+
+
+def pair_on_levels(rng: random.Random, rho: float) -> tuple[float, float]:
+    preview, fresh = normal_pair(rng, rho)
+    return float(round(preview)), float(round(fresh))
+
+
+def pass_or_fail(rng: random.Random, rho: float) -> tuple[float, float]:
+    preview = rng.random() < 0.5
+    return float(preview), float(preview if rng.random() < rho else rng.random() < 0.5)
+
+
+@pytest.mark.parametrize("rho", [0.0, 0.3, 0.6, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "draw", [normal_pair, pair_on_levels, pass_or_fail], ids=lambda draw: draw.__name__
+)
+def test_the_correlation_is_pearsons_whatever_the_rewards_are(draw, rho):
+    rng = random.Random(0)
+    groups = [[draw(rng, rho) for _ in range(4)] for _ in range(3000)]
+    pairs = [pair for group in groups for pair in group]
+    expected = statistics.correlation(*zip(*pairs, strict=True))
+    assert agreement(groups).correlation == pytest.approx(expected, abs=0.06)
+
+
+def test_there_is_no_correlation_where_one_side_never_varies():
+    assert agreement([[(0.5, 0.0), (0.5, 1.0)]]).correlation is None
+    assert Agreement().correlation is None
 
 
 @given(st.lists(GROUP, max_size=4), st.randoms(use_true_random=False))

@@ -28,7 +28,7 @@ from spotlight.policies.requests.table import RequestTable
 from spotlight.types import Commit, Request, RequestKind
 
 AVOID_S = 10.0
-KINDS: tuple[RequestKind, ...] = ("rollout", "preview", "evaluation")
+KINDS: tuple[RequestKind, ...] = ("rollout", "preview", "evaluation", "gradient")
 
 
 @dataclass
@@ -78,6 +78,7 @@ class Ledger:
         self.deleted: set[str] = set()
         self.processes: dict[str, Process] = {}
         self.barred: frozenset[str] = frozenset()
+        self.computing: frozenset[str] = frozenset()
         self.iteration = self.term = 0
         self.begin()
 
@@ -106,7 +107,9 @@ class Ledger:
         self.table.remember(dict(self.journal))
         self.submitted: set[str] = set()
         self.known: dict[int, Known] = {}
-        self.barred = frozenset()
+        self.barred = self.computing = frozenset()
+        self.given_up = {id for id in self.given_up if not self.is_gradient(id)}
+        self.done = {id: said for id, said in self.done.items() if not self.is_gradient(id)}
 
     # --- what holds ---
 
@@ -127,6 +130,7 @@ class Ledger:
                 case Persist(rows):
                     for key, saved in rows.items():
                         self.journal[key] = saved or SavedRow()
+                        assert not self.is_gradient(key), "it is computed again if it is lost"
                         if saved is None:
                             del self.journal[key]
                 case GrantLease():
@@ -167,6 +171,8 @@ class Ledger:
         (key,) = {(it.kind, it.weights_version, it.settings, it.is_probe) for it in grant.requests}
         assert key[1] in process.versions
         assert len(ids) <= report.batch
+        assert (key[0] == "gradient") == (process.name in self.computing), "it does nothing else"
+        assert key[0] != "gradient" or (len(ids), report.members) == (1, 1), "a slice, alone"
         assert not taken & set(ids), "in two leases"
         assert set(ids) <= self.submitted - self.done.keys() - self.given_up
         assert grant.commits == tuple(self.commits.get(id) for id in ids), "no step is repeated"
@@ -210,17 +216,22 @@ class Ledger:
         kinds = Counter(self.wanted[id].kind for id in open_ones)
         assert all(self.table.open(kind) == kinds[kind] for kind in KINDS)
         assert self.table.free_groups == sum(
-            not (it.leaving or it.name in self.barred or self.table.groups.follows(it.name))
+            not (it.leaving or it.name in self.barred | self.computing)
+            and not self.table.groups.follows(it.name)
             for it in self.processes.values()
         )
         self.check_backlog(waiting)
         self.check_nobody_idles(waiting)
 
     def check_backlog(self, waiting: set[str]) -> None:
-        queued = Counter(self.wanted[id].kind for id in waiting if not self.is_denoised(id))
+        queued = Counter(
+            self.wanted[id].kind
+            for id in waiting
+            if not (self.is_denoised(id) or self.is_gradient(id))
+        )
         held: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for lease in self.known.values():
-            if not lease.is_denoised:
+            if not (lease.is_denoised or self.is_gradient(lease.requests[0])):
                 kind = self.wanted[lease.requests[0]].kind
                 held[kind][self.processes[lease.worker].node] += 1
         backlog = self.table.backlog()
@@ -245,9 +256,15 @@ class Ledger:
             for id in waiting:
                 failed = self.failed_at[id].get(process.name, -AVOID_S)
                 able = self.wanted[id].weights_version in process.versions
+                able &= self.is_gradient(id) == (process.name in self.computing)
+                able &= not self.is_gradient(id) or process.report.members == 1
                 held = sum(lease.worker == process.name for lease in self.known.values())
                 able &= held < process.report.credits * (1 if self.is_denoised(id) else 2)
                 assert not able or failed > self.ticked - AVOID_S, "it could do this"
+
+    @staticmethod
+    def is_gradient(id: str) -> bool:
+        return id.startswith("gradient/")
 
     def is_denoised(self, id: str) -> bool:
         return id in self.commits and self.commits[id].step == STEPS

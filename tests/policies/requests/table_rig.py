@@ -54,6 +54,15 @@ def request(
     return msgspec.structs.replace(plain, **changes)
 
 
+def gradients(count: int, update: int = 0, iteration: int = 0) -> tuple[Request, ...]:
+    """The slices of a rank's update after so many, the last one first."""
+    settings = msgspec.structs.replace(SETTINGS, steps=50)  # none of them is taken
+    return tuple(
+        request(update, "gradient", iteration, place, settings=settings)
+        for place in reversed(range(count))
+    )
+
+
 def requests(count: int, kind: Any = "rollout", **options: Any) -> tuple[Request, ...]:
     """Requests with the seeds from 0 on."""
     return tuple(request(seed, kind, **options) for seed in range(count))
@@ -77,7 +86,9 @@ def saved_steps(grant: GrantLease, step: int) -> BundleOffer:
 
 
 def images(grant: GrantLease) -> BundleOffer:
-    """Where the images of a batch are."""
+    """Where the images of a batch are, or a gradient."""
+    if grant.requests[0].kind == "gradient":
+        return bundle(f"gradients/{grant.worker}/{grant.lease}")
     return bundle(f"samples/{grant.worker}/{grant.lease}")
 
 
@@ -219,6 +230,14 @@ class Rig:
     def bar(self, *names: str) -> None:
         self.carry_out(self.table.bar(names, self.now))
 
+    def compute(self, *names: str) -> None:
+        """These compute gradients, and nothing else."""
+        self.carry_out(self.table.compute(names, self.now))
+
+    def computed(self, grant: GrantLease, seconds: float = 4.0, **changes: Any) -> Answer:
+        """Deliver a gradient."""
+        return self.complete(grant, rewards=((),), steps=0, seconds=seconds, **changes)
+
     def cancel(self, kind: Any = "preview") -> None:
         self.carry_out(self.table.cancel(kind, self.now))
 
@@ -287,7 +306,7 @@ class Rig:
     def finished(self) -> dict[str, float]:
         """Rewards by request; each is told once."""
         results = [result for told in self.all(RequestsFinished) for result in told.results]
-        rewards = {result.request.id: result.rewards[0] for result in results}
+        rewards = {it.request.id: it.rewards[0] if it.rewards else 0.0 for it in results}
         assert len(rewards) == len(results), "told twice"
         return rewards
 

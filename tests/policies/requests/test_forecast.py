@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from table_rig import STEPS, Rig, requests
+from table_rig import SETTINGS, STEPS, Rig, requests
 
 from spotlight.policies.requests.instructions import Answer
 
@@ -119,3 +119,17 @@ def test_a_batch_behind_another_is_withdrawn_from_its_worker(rig: Rig) -> None:
     assert rig.revoked() == [second.lease]
     assert soon(rig) == [(STEPS * 2.0, 4)]
     assert rig.complete(first) == Answer(4)
+
+
+def test_a_batch_takes_all_of_its_steps(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    assert rig.table.batch_s(SETTINGS) == STEPS * 2.0
+    rig.submit(*requests(4, "preview"))
+    rig.complete(rig.last())
+    assert rig.table.batch_s(SETTINGS) == pytest.approx(STEPS * 1.0, abs=0.1), "as it was measured"
+
+
+def test_nobody_knows_how_long_a_batch_takes_before_a_step_was_measured() -> None:
+    rig = Rig()
+    rig.add("a")
+    assert rig.table.batch_s(SETTINGS) is None

@@ -11,7 +11,7 @@ from table_ledger import KINDS, Ledger, Process
 from table_rig import STEPS, Committed, Finished, GroupReport, Held, bundle, request
 
 from spotlight.policies.requests.instructions import Answer
-from spotlight.types import Commit, Request
+from spotlight.types import Commit, Request, RequestKind
 
 EVENTS = 200
 VERSIONS = (0, 1, 2, 3)
@@ -35,6 +35,7 @@ class History(Ledger):
             self.cancel: 2,
             self.notice: 3,
             self.bar: 2,
+            self.compute: 3,
             self.tick: 10,
             self.report: 20,
             self.work: 40,
@@ -94,15 +95,16 @@ class History(Ledger):
         self.iteration = min(3, self.iteration + 1)
 
     def cancel(self) -> None:
+        kind: RequestKind = self.rng.choice(["preview", "gradient"])
         over = self.done.keys() | self.given_up
-        previews = {id for id, one in self.wanted.items() if one.kind == "preview"} - over
-        for id in previews:
+        unwanted = {id for id, one in self.wanted.items() if one.kind == kind} - over
+        for id in unwanted:
             del self.wanted[id]
             self.commits.pop(id, None)
-        self.submitted -= previews
+        self.submitted -= unwanted
         self.happens(
-            self.table.cancel("preview", self.now),
-            [number for number, it in self.known.items() if previews & set(it.requests)],
+            self.table.cancel(kind, self.now),
+            [number for number, it in self.known.items() if unwanted & set(it.requests)],
         )
 
     def notice(self) -> None:
@@ -114,6 +116,14 @@ class History(Ledger):
         names = sorted(self.processes)
         self.barred = frozenset(self.rng.sample(names, self.rng.randrange(len(names) + 1)))
         self.happens(self.table.bar(self.barred, self.now))
+
+    def compute(self) -> None:
+        names = sorted(self.processes)
+        self.set_computing(self.rng.sample(names, self.rng.randrange(len(names) + 1)))
+
+    def set_computing(self, names: list[str]) -> None:
+        self.computing = frozenset(names)
+        self.happens(self.table.compute(self.computing, self.now))
 
     def tick(self) -> None:
         expired = [number for number, it in self.known.items() if it.deadline <= self.now]
@@ -152,7 +162,8 @@ class History(Ledger):
         number = self.rng.choice(sorted(process.leases))
         what = self.rng.random()
         process.silent = False
-        if what < 0.4 and process.leases[number][1] < STEPS:
+        ids, step = process.leases[number]
+        if what < 0.4 and step < STEPS and not self.is_gradient(ids[0]):
             self.commit(process, number)
         elif what < 0.75:
             self.complete(process, number, nonsense=self.rng.random() < 0.05)
@@ -186,7 +197,10 @@ class History(Ledger):
 
     def complete(self, process: Process, number: int, *, nonsense: bool = False) -> None:
         ids, step = process.leases[number]
+        rewards: tuple[tuple[float, ...], ...]
         rewards = tuple((self.rng.random() + 7.0 * nonsense,) for _ in ids)
+        if self.is_gradient(ids[0]) and not nonsense:
+            rewards = ((),)
         images = bundle(self.sample(process, number))
         if step < STEPS:  # they are not in the store yet
             self.deleted.discard(images.key)
@@ -235,6 +249,7 @@ class History(Ledger):
         self.bar_nobody()
         for number in range(2):
             self.add(Process(f"new/{number}", number, VERSIONS))
+        self.set_computing(["new/0"])
         for _ in range(60):
             self.now += 1.0
             self.tick()

@@ -78,3 +78,27 @@ def test_rollouts_of_iterations_before_may_not_come_though_none_is_ever_submitte
     rig.table.previewed(2, [])
     assert rig.complete(grant) == Answer(0)
     assert rig.revoked() == [grant.lease]
+
+
+def test_what_is_finished_ahead_may_yet_be_submitted_until_the_seeds_are_chosen(rig: Rig) -> None:
+    """Though rollouts of the iteration before were."""
+    rig.add("a", rollout_versions=(0, 1))
+    rig.submit(*requests(4, iteration=2, version=1))
+    grant = rig.last()
+    rig.restart()
+    rig.submit(*requests(4, iteration=1))
+    rig.join("a")
+    assert rig.complete(grant) == Answer(0, ask_again=True)
+    rig.submit(*requests(4, iteration=2, version=1))
+    assert rig.complete(grant) == Answer(4)
+
+
+def test_what_is_not_chosen_any_more_is_dropped(rig: Rig) -> None:
+    rig.add("a", rollout_versions=(0, 1))
+    rig.submit(*requests(4, iteration=2, version=1))
+    grant = rig.last()
+    rig.restart()
+    rig.submit(*(request(seed, iteration=2, version=1) for seed in (8, 9)))
+    rig.join("a")
+    assert rig.complete(grant) != Answer(0, ask_again=True)
+    assert images(grant).key in rig.deleted()

@@ -21,7 +21,7 @@ from spotlight.actors.coordinator.tenant.request_plans import (
 )
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
-from spotlight.policies.exploration.finishing import Finish, Finishing, least_previews
+from spotlight.policies.exploration.finishing import Finish, Finishing, best_previews
 from spotlight.policies.exploration.reuse import MOST_DRIFT, NONE, may_reuse, patience
 from spotlight.record.run_events import SamplesRegenerated
 from spotlight.types import Request, Result
@@ -205,17 +205,15 @@ class ExplorationPhase:
         cost = spec.sampler.steps / spec.preview_steps
         if preview_batch_s > 0:
             cost = batch_s / preview_batch_s
+        kept, most = spec.samples_per_iteration, spec.exploration.candidates
+        best, pays = best_previews(kept, most, cost, self._job.progress.exploration.worth.curve())
         return Finish(
-            requests=spec.samples_per_iteration + spec.exploration.probes,
+            requests=kept + spec.exploration.probes,
             micro_batch=spec.sampler.micro_batch,
             batch_s=batch_s,
             preview_batch_s=preview_batch_s,
-            least=least_previews(
-                spec.samples_per_iteration,
-                spec.exploration.candidates,
-                cost,
-                self._job.progress.exploration.worth.curve(),
-            ),
+            best=best,
+            pays=pays,
         )
 
     def _begin_finishing(self, explored: Explored) -> None:

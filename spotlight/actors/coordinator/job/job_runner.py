@@ -323,7 +323,7 @@ class JobRunner(Tenant):
     async def nodes_changed(self) -> None:
         """Those may be there now who can train, or compute gradients."""
         await self.team.assemble()
-        self.gradients.assign()
+        self.gradients.workers.assign()
 
     def node_gone(self, name: str, reason: str, *, announced: bool) -> None:
         """Ranks on it are out of reach."""
@@ -358,7 +358,7 @@ class JobRunner(Tenant):
     @property
     def apart(self) -> frozenset[str]:
         """See `Tenant.apart`."""
-        return self.trainers | self.gradients.computing
+        return self.trainers | self.gradients.workers.computing
 
     def slice_of(self, request: Request) -> SliceOrder | None:
         """See `Tenant.slice_of`."""

@@ -33,6 +33,7 @@ from spotlight.errors import ActorError, TransferFailed
 from spotlight.policies import trainer_orders as say
 from spotlight.policies.resume import ResumePoint
 from spotlight.policies.trainers import Facts, TrainerMachine
+from spotlight.types import StoreEndpoint
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
@@ -124,7 +125,7 @@ class Trainers:
         if report.opened is not None and self._job.phase.name == "train":
             self._job.gradients.opened(report.rank, report.opened)
         if report.trained is not None and self._job.phase.name == "train":
-            self._job.gradients.measured(report.rank, report.trained)
+            self._job.gradients.workers.measured(report.rank, report.trained)
         answer = self._answer_of(report)
         listens_at = report.listens_at
         for instruction in self.machine.reported(report.rank, report.term, answer, listens_at):
@@ -222,7 +223,7 @@ class Trainers:
                     order.part,
                     None if order.publish is None else self._publish(rank, order.publish),
                     None if order.save is None else self._save(rank, order.save),
-                    self.machine.ranks[rank].store if self._job.gradients.computing else None,
+                    self._lends_to(rank),
                 )
             case say.Publish():
                 return self._publish(rank, order)
@@ -230,6 +231,11 @@ class Trainers:
                 return self._save(rank, order)
             case say.Export():
                 return self._export(rank, order)
+
+    def _lends_to(self, rank: int) -> StoreEndpoint | None:
+        """Where a rank leaves what others need to compute slices of its updates."""
+        has_help = bool(self._job.gradients.workers.computing)
+        return self.machine.ranks[rank].store if has_help else None
 
     def _publish(self, rank: int, order: say.Publish) -> Publish:
         return Publish(order.version, order.evaluation, self.machine.ranks[rank].store)

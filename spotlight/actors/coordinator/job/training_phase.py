@@ -53,5 +53,5 @@ class TrainingPhase:
             if part == "whole" or (result.request.group in later) == (part == "rest")
         )
         first_step = window_start(self._spec, iteration)
-        self._job.gradients.begin(wanted, first_step)
+        self._job.gradients.begin(iteration, wanted, first_step)
         self._job.team.order(Train(iteration, first_step, wanted, part))

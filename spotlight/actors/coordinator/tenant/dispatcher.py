@@ -81,7 +81,8 @@ class Dispatcher(Actor):
     @handles(CommitSteps, only=_from_its_leader)
     async def on_commit(self, message: CommitSteps) -> Receipt | asyncio.Future[Receipt]:
         """Steps that need not be done again should the group be lost."""
-        if not self._may_count(message, "commits", "samples"):
+        is_gradient = any(map(_is_gradient, message.requests))
+        if is_gradient or not self._may_count(message, "commits", "samples"):
             return self._refuse_bundle(message)
         who = message.worker, message.epoch
         return self.queue.receipt_after(
@@ -91,7 +92,7 @@ class Dispatcher(Actor):
     @handles(Completed, only=_from_its_leader)
     async def on_completed(self, message: Completed) -> Receipt | asyncio.Future[Receipt]:
         """A batch is denoised and scored, or a gradient is computed: its requests are finished."""
-        is_gradient = all(_is_gradient(request) for request in message.requests)
+        is_gradient = all(map(_is_gradient, message.requests))
         counts = _is_own_gradient(message) if is_gradient else self._may_count(message, "samples")
         if not counts:
             return self._refuse_bundle(message)

@@ -1,0 +1,346 @@
+"""Gradients of slices of the updates of ranks: who computes them, and what becomes of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from gradient_kit import (
+    ITERATION,
+    SAMPLES,
+    SLICES,
+    UPDATE,
+    Office,
+    node_store,
+    open_office,
+    share,
+    sliced,
+    update,
+)
+from job_kit import offer, settle
+from msgspec import structs
+
+from spotlight.actors.coordinator.job.gradient_work import GradientWork
+from spotlight.actors.protocol.gradients import SlicesTaken
+from spotlight.actors.protocol.trainer import TrainedIteration
+from spotlight.jobs import JobSpec
+from spotlight.record.run_events import GradientsGivenUp, OtherDevice
+from spotlight.types import Slice
+
+pytestmark = pytest.mark.virtual_time
+
+
+@pytest.fixture
+def spec() -> JobSpec:
+    return sliced()
+
+
+@pytest.fixture
+async def office(spec: JobSpec) -> AsyncIterator[Office]:
+    async with open_office(spec) as office:
+        yield office
+
+
+# --- who computes ---
+
+
+async def test_where_nothing_is_explored_all_that_do_not_train_compute(office: Office) -> None:
+    await office.train_on("r0")
+    for name in ("s0", "s1", "s2"):
+        await office.join(name)
+    await office.join("r1", "reserved")
+    office.begin()
+    assert office.gradients.workers.computing == {"r1/0", "s0/0", "s1/0", "s2/0"}
+    assert office.requests.computing == [office.gradients.workers.computing]
+
+
+@pytest.mark.parametrize("spec", [sliced("bandit")])
+async def test_half_of_them_compute_while_it_is_not_known_what_previews_are_worth(
+    office: Office,
+) -> None:
+    await office.train_on("r0")
+    for name in ("s0", "s1", "s2", "s3"):
+        await office.join(name)
+    office.begin()
+    assert len(office.gradients.workers.computing) == 2
+
+
+@pytest.mark.parametrize("spec", [sliced(slices=1)])
+async def test_nobody_computes_where_updates_have_a_single_slice(office: Office) -> None:
+    await office.train_on("r0")
+    await office.join("s0")
+    office.begin()
+    assert (office.gradients.workers.computing, office.requests.computing) == (frozenset(), [])
+    office.gradients.end()
+    assert office.requests.forgotten == []
+
+
+@pytest.mark.parametrize("phase", ["rollout", "publish"])
+async def test_nobody_computes_while_nobody_trains(office: Office, phase: str) -> None:
+    office.phase.name = phase
+    await office.train_on("r0")
+    await office.join("s0")
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == frozenset()
+
+
+async def test_who_comes_later_computes_as_well(office: Office) -> None:
+    await office.train_on("r0")
+    office.begin()
+    assert office.reminders == 0
+    await office.join("s0")
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s0/0"}
+    assert office.reminders == 1, "the ranks are to lend their updates now"
+    await office.join("s1")
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s0/0", "s1/0"}
+    assert office.reminders == 1
+
+
+async def test_the_workers_of_a_lost_node_compute_no_more(office: Office) -> None:
+    await office.train_on("r0")
+    await office.join("s0")
+    await office.join("s1")
+    office.begin()
+    office.nodes.lose("s0")
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s1/0"}
+
+
+async def test_all_are_free_for_other_work_once_the_ranks_have_trained(office: Office) -> None:
+    await office.train_on("r0")
+    await office.join("s0")
+    office.begin()
+    office.gradients.opened(0, update())
+    office.gradients.end()
+    assert office.gradients.workers.computing == frozenset()
+    assert office.requests.computing[-1] == frozenset()
+    assert office.asked() == []
+    assert office.requests.forgotten == [("gradient", ITERATION)]
+
+
+async def test_another_kind_of_device_computes_nothing_and_this_is_told_once(
+    office: Office,
+) -> None:
+    await office.train_on("r0")
+    await office.join("s0", device="cpu B")
+    await office.join("s1", device="cpu B")
+    await office.join("s2")
+    office.begin()
+    office.gradients.workers.assign()
+    assert office.gradients.workers.computing == {"s2/0"}
+    (event,) = (it for it in office.events if isinstance(it, OtherDevice))
+    assert (event.worker, event.device, event.ranks) == ("s0/0", "cpu B", ("cpu A",))
+
+
+async def test_ranks_of_several_kinds_of_devices_share_no_gradients(office: Office) -> None:
+    await office.train_on("r0", "r1", devices=("cpu A", "cpu B"))
+    await office.join("s0")
+    office.begin()
+    assert office.gradients.workers.computing == frozenset()
+    (event,) = (it for it in office.events if isinstance(it, OtherDevice))
+    assert event.ranks == ("cpu A", "cpu B")
+
+
+async def test_nothing_is_said_of_devices_while_there_are_no_ranks(office: Office) -> None:
+    await office.join("s0")
+    office.begin()
+    assert (office.events, office.gradients.workers.computing) == ([], frozenset())
+
+
+# --- what they compute ---
+
+
+async def ready(office: Office, *ranks: str) -> None:
+    """The ranks train, and two workers could help."""
+    await office.train_on(*ranks or ("r0",))
+    await office.join("s0")
+    await office.join("s1")
+    office.begin()
+
+
+async def test_all_slices_but_the_first_are_asked_for_the_last_one_first(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    assert office.asked() == [(0, 3), (0, 2), (0, 1)]
+    assert {it.seed for it in office.requests.open.values()} == {UPDATE}
+    assert {it.weights_version for it in office.requests.open.values()} == {ITERATION}
+
+
+async def test_an_order_has_the_samples_of_its_slice_and_where_the_weights_are(
+    office: Office,
+) -> None:
+    await office.train_on("r0")
+    samples = office.begin()
+    began = office.team.machine.ranks[0].store
+    reference = offer("weights/lent-reference-0", began)
+    office.gradients.opened(0, update(reference=reference))
+    order = office.gradients.order_of(office.request(2))
+    assert order is not None
+    assert order.samples == samples[4:6]
+    assert (order.slice, order.share.rank) == (share().slices[2], 0)
+    assert (order.weights, order.reference) == (update().weights, reference)
+    assert (order.window_start, order.training) == (3, office.spec.training)
+
+
+async def test_slices_of_several_ranks_are_told_apart(office: Office) -> None:
+    await ready(office, "r0", "r1")
+    office.gradients.opened(0, update(0))
+    office.gradients.opened(1, update(1, node="r1"))
+    assert office.asked() == [(0, 3), (0, 2), (0, 1), (1, 3), (1, 2), (1, 1)]
+    order = office.gradients.order_of(office.request(3, rank=1))
+    assert order is not None and order.share.rank == 1
+    office.computed(office.request(3, rank=1))
+    await settle()
+    assert (office.told(0), office.told(1)) == ([], [(UPDATE, [3])])
+
+
+async def test_a_rank_is_told_of_all_that_is_computed_so_far(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    office.computed(office.request(3))
+    office.computed(office.request(1), worker="s1/0", store="s1")
+    await settle()
+    assert office.told() == [(UPDATE, [3]), (UPDATE, [1, 3])]
+
+
+async def test_a_rank_that_tells_again_of_its_update_is_told_again_and_nothing_is_asked_twice(
+    office: Office,
+) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    office.computed(office.request(3))
+    before = office.asked()
+    office.gradients.opened(0, update())
+    await settle()
+    assert office.told() == [(UPDATE, [3])] * 2
+    assert office.asked() == before
+
+
+async def test_nobody_needs_the_slices_of_an_update_when_the_next_one_is_begun(
+    office: Office,
+) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    old = office.request(3)
+    office.gradients.opened(0, update(number=UPDATE + 1))
+    assert len(office.asked()) == SLICES - 1
+    assert office.gradients.order_of(old) is None
+    office.computed(old)
+    await settle()
+    assert office.told() == []
+
+
+async def test_what_is_said_late_of_an_update_before_changes_nothing(office: Office) -> None:
+    await ready(office, "r0", "r1")
+    office.gradients.opened(0, update(number=UPDATE + 1))
+    office.gradients.opened(1, update(1, UPDATE, "r1"))
+    assert {request.seed for request in office.requests.open.values()} == {UPDATE + 1}
+
+
+async def test_another_coordinator_goes_on_with_the_update_that_a_rank_tells_it_of(
+    office: Office,
+) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    before = list(office.requests.open)
+    office.requests.open.clear()
+    office.gradients = GradientWork(office)  # type: ignore[arg-type]
+    office.begin()
+    office.gradients.opened(0, update())
+    assert list(office.requests.open) == before, "workers go on with what they have"
+    office.computed(office.request(2))
+    await settle()
+    assert office.told() == [(UPDATE, [2])]
+
+
+@pytest.mark.parametrize("store", ["s1", "elsewhere", "r0"])
+async def test_a_gradient_is_believed_only_in_the_store_of_the_worker_s_own_node(
+    office: Office, store: str
+) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    office.computed(office.request(3), worker="s0/0", store=store)
+    office.computed(office.request(2), worker="nobody/0", store=store)
+    await settle()
+    assert office.told() == []
+
+
+async def test_slices_that_nobody_could_compute_are_reported(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update())
+    lost = [office.request(3), office.request(2)]
+    office.gradients.given_up(lost, "no luck")
+    office.gradients.given_up([], "")
+    assert office.events == [
+        GradientsGivenUp(request=lost[0].id, count=2, reason="no luck"),
+    ]
+
+
+async def test_who_computed_is_counted_once_for_every_rank_and_part(office: Office) -> None:
+    await ready(office, "r0", "r1")
+    taken = TrainedIteration(ITERATION, {}, 1.0, "whole", SlicesTaken(3, 6.0, 5, 10, 1.0))
+    for rank in (0, 1, 0):
+        office.gradients.workers.measured(rank, taken)
+    metrics = office.progress.metrics
+    assert (metrics.slices, metrics.slices_by_others) == (16, 10)
+
+
+# --- nonsense ---
+
+
+def broken(**changes: Any) -> Any:
+    """An update whose slice 2 is changed."""
+    slices = list(share().slices)
+    slices[2] = structs.replace(slices[2], **changes)
+    return update(share=share(slices=tuple(slices)))
+
+
+MANY = tuple(Slice(place, (0,), (0,), 0, 1) for place in range(SLICES + 1))
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        broken(samples=(4, SAMPLES)),
+        broken(samples=(4, -1)),
+        broken(draws=(4, 10**9)),
+        broken(draws=()),
+        broken(index=7),
+        update(share=share(slices=MANY)),
+        update(share=share(rank=1)),
+        update(share=share(iteration=-1)),
+        update(share=share(iteration=ITERATION + 1)),
+        update(weights=offer("weights/lent-1-0", node_store("s0"))),
+        update(reference=offer("weights/lent-reference-0", node_store("s0"))),
+    ],
+    ids=[
+        "a sample beyond the last",
+        "a negative sample",
+        "noise of no sample",
+        "too few draws",
+        "another place",
+        "too many slices",
+        "another rank",
+        "no iteration",
+        "another iteration",
+        "weights elsewhere",
+        "a reference elsewhere",
+    ],
+)
+async def test_an_update_that_cannot_be_is_refused_and_the_next_one_is_not(
+    office: Office, nonsense: Any
+) -> None:
+    await ready(office)
+    office.gradients.opened(0, nonsense)
+    assert office.asked() == []
+    office.gradients.opened(0, update(number=UPDATE + 1))
+    assert len(office.asked()) == SLICES - 1
+
+
+async def test_an_update_without_slices_asks_for_nothing(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update(share=share(slices=())))
+    assert office.asked() == []
