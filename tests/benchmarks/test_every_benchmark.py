@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import sample_traffic
 from benchmarks.dashboard_browser import what_is_missing
-from benchmarks.live.network import namespace_command
 from tests.worker_templates import apart
 
 ROOT = Path(__file__).parents[2]
@@ -105,8 +105,8 @@ def test_the_headings_in_the_docs_are_the_benchmarks_that_there_are() -> None:
 def test_it_starts_and_prints_its_figures(benchmark: str) -> None:
     if benchmark == "dashboard" and (missing := what_is_missing()):
         pytest.skip(missing)
-    if benchmark == "sample_traffic" and (problem := namespace_command()[1]):
-        pytest.skip(f"no network namespaces: {problem}")
+    if benchmark == "sample_traffic" and (missing := sample_traffic.what_is_missing()):
+        pytest.skip(missing)
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{benchmark}", "--quick", "--json"],
         cwd=ROOT,

@@ -77,12 +77,16 @@ class NodeBriefing:
 
     def keepers_changed(self) -> None:
         """Other nodes keep samples and commits."""
+        if self._tenant.is_over:
+            return
         for name in self._tenant.roster.nodes:
             self._prepare(name)
         self._fleet.send()
 
     def keeping_changed(self, nodes: Iterable[str]) -> None:
         """These nodes need not keep all that they do, or are to take it from fewer."""
+        if self._tenant.is_over:
+            return
         for name in nodes:
             self._fleet.keep_bundles(name, self._tenant.keepers.keeping(name))
         self._fleet.send()
