@@ -50,7 +50,12 @@ SIMULATED = [
 ]
 
 
-@pytest.mark.parametrize(("case", "clock", "fleet"), SIMULATED, ids=lambda one: str(one)[:40])
+def _name(one: object) -> str:
+    """The same in all processes that share the tests out."""
+    return getattr(one, "__name__", str(one))[:40]
+
+
+@pytest.mark.parametrize(("case", "clock", "fleet"), SIMULATED, ids=_name)
 def test_a_clock_agrees_with_the_simulated_cluster(
     case: Case, clock: clocks.Clock, fleet: Fleet
 ) -> None:
