@@ -225,6 +225,12 @@ def _trained(run: Path) -> int:
     return sum(line["kind"] == "iteration" for line in _lines(run / "metrics.jsonl"))
 
 
+def _told(run: Path) -> set[str]:
+    """The figures of the first iteration."""
+    lines = _lines(run / "metrics.jsonl")
+    return set(next(line for line in lines if line["kind"] == "iteration"))
+
+
 def _compared(updated: Path, after: Path, before: int, iterations: int) -> Found:
     found = Found(iterations_before=before, iterations=iterations)
     for run in (updated, after):
@@ -235,7 +241,8 @@ def _compared(updated: Path, after: Path, before: int, iterations: int) -> Found
     resumed = [event["resumed_from_iteration"] for event in _events(updated, "run_started")]
     found.done_again = before - (resumed[-1] or 0)
     if not found.problems:
-        found.problems += differences(after, updated, iterations)
+        untold = _told(after) - _told(updated)  # by the build that began the run
+        found.problems += differences(after, updated, iterations, beside=untold)
         found.bit_equal = not found.problems
     return found
 

@@ -19,7 +19,7 @@ import msgspec
 from msgspec import inspect
 
 import spotlight.actors
-from spotlight.jobs import JobSpec, job_from_data
+from spotlight.jobs import JobSpec, SamplerSpec, TrainingSpec, job_from_data
 from spotlight.jobs.spec import WorkSpec
 from spotlight.transport.control import KeyPair, Message
 
@@ -144,7 +144,12 @@ def _each_of(makes: list[Make]) -> Make:
 def _jobs() -> dict[type, Any]:
     """Of these, all fields must fit together."""
     job = job_from_data(_JOB)
-    made = {JobSpec: job, WorkSpec: job.work}
+    made = {
+        JobSpec: job,
+        WorkSpec: job.work,
+        SamplerSpec: job.sampler,
+        TrainingSpec: job.training,
+    }
     return {kind: msgspec.json.decode(msgspec.json.encode(each)) for kind, each in made.items()}
 
 

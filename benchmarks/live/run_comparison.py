@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,15 @@ _OF_THE_MOMENT = frozenset({"at", "samples_restored"}) | MEASURED_BESIDE
 """Figures that may differ between runs that came to the same, besides times."""
 
 
-def differences(expected: Path, found: Path, iterations: int) -> list[str]:
-    """How the run folder `found` differs from `expected`, a line for each difference. Times may."""
+def differences(
+    expected: Path, found: Path, iterations: int, *, beside: Collection[str] = ()
+) -> list[str]:
+    """How the run folder `found` differs from `expected`, a line for each difference. Times may,
+    and the figures that are named `beside`."""
     return [
         *_tensor_differences("checkpoint", _checkpoint(expected), _checkpoint(found)),
         *_export_differences(expected / "export", found / "export"),
-        *_figure_differences(expected, found, iterations),
+        *_figure_differences(expected, found, iterations, beside),
     ]
 
 
@@ -69,7 +72,9 @@ def _export_differences(expected: Path, found: Path) -> list[str]:
     return problems
 
 
-def _figure_differences(expected: Path, found: Path, iterations: int) -> list[str]:
+def _figure_differences(
+    expected: Path, found: Path, iterations: int, beside: Collection[str]
+) -> list[str]:
     before, after = _figures(expected, "iteration"), _figures(found, "iteration")
     order = [line["iteration"] for line in after]
     if order != list(range(iterations)):
@@ -78,7 +83,7 @@ def _figure_differences(expected: Path, found: Path, iterations: int) -> list[st
         f"metrics.jsonl: {key} of iteration {new['iteration']} is {new.get(key)}, not {old[key]}"
         for old, new in zip(before, after, strict=True)
         for key in old
-        if new.get(key) != old[key]
+        if key not in beside and new.get(key) != old[key]
     ]
     validations = [
         sorted((line["weights_version"], line["score"]) for line in _figures(run, "validation"))

@@ -19,5 +19,5 @@ def test_nothing_is_simulated_when_time_is_over(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_spot_gpus_that_train_shorten_an_iteration_and_it_is_simulated_once(tmp_path: Path) -> None:
     made = simulated_clocks([SPLIT], tmp_path, ends_by=math.inf)
-    assert made[SPLIT] < 0.75 * 40.0  # which four ranks alone take
+    assert made[SPLIT] < 0.85 * 40.0  # which four ranks alone take
     assert simulated_clocks([SPLIT], tmp_path, ends_by=-math.inf) == made
