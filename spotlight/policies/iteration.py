@@ -216,6 +216,14 @@ class IterationMachine:
         waits = self._exploring is not None and self._exploring == self.completed
         return self.completed - 1 if waits and self.schedule.explores == "ahead" else None
 
+    @property
+    def needs_weights_of(self) -> frozenset[int]:
+        """The weights versions that are worked with though trainers have trained on from them: of
+        the previews that alone are waited for, and of open validations."""
+        validated = {version for version in self._open_validations if version < self.completed}
+        previewed = set() if self.previews_of is None else {self.previews_of}
+        return frozenset(validated | previewed)
+
     def start(self) -> list[Instruction]:
         """The trainer is ready; seeds for the first iteration are known."""
         again = sorted(v for v in self.validating if self._must_validate(v))

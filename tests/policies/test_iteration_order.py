@@ -141,3 +141,16 @@ def test_only_previews_that_the_next_iteration_waits_for_are_waited_for_alone():
     assert machine.previews_of == 0
     machine.explored(1)
     assert machine.previews_of is None
+
+
+def test_weights_of_an_open_validation_are_needed_when_trainers_have_trained_on():
+    run = Run(Schedule(2, validate_every=1, checkpoint_every=2, explores="never"))
+    machine = run.machine
+    machine.start()
+    machine.weights_published(0)
+    assert machine.needs_weights_of == set(), "trainers have them"
+    machine.rolled_out(0)
+    machine.trained(0)
+    assert machine.needs_weights_of == {0}
+    machine.validation_done(0)
+    assert machine.needs_weights_of == set()

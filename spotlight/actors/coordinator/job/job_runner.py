@@ -298,20 +298,20 @@ class JobRunner(Tenant):
             return self.fail(why)
         await self.team.assemble()
         self.publisher.publish_again(self.machine.completed)
-        self._look_for_lost_previews()
+        self._look_for_lost_weights()
         if everything:
             self.team.remind()
         self.briefing.repeat(everything=everything)
 
-    def _look_for_lost_previews(self) -> None:
-        """No node may have the weights any more with which previews are to be made, as their
-        trainers have trained on: others make them again, from the state before."""
-        version = self.machine.previews_of
-        if version is None or not self.team.machine.is_idle:
+    def _look_for_lost_weights(self) -> None:
+        """No node may have the weights any more with which previews or a validation are to be made,
+        as their trainers have trained on: others make them again, from the state before."""
+        if not self.team.machine.is_idle:
             return
-        if self.publications.is_lost(version):
-            self.publisher.forget(version)
-            self.team.recover(f"no node has the weights of version {version} any more")
+        for version in sorted(self.machine.needs_weights_of):
+            if self.publications.is_lost(version):
+                self.publisher.forget(version)
+                return self.team.recover(f"no node has the weights of version {version} any more")
 
     # --- nodes ---
 
