@@ -218,8 +218,8 @@ class IterationMachine:
 
     @property
     def needs_weights_of(self) -> frozenset[int]:
-        """The weights versions that are worked with though trainers have trained on from them: of
-        the previews that alone are waited for, and of open validations."""
+        """The weights versions that are still needed though trainers have trained on from them:
+        those of previews that alone are waited for, and of open validations."""
         validated = {version for version in self._open_validations if version < self.completed}
         previewed = set() if self.previews_of is None else {self.previews_of}
         return frozenset(validated | previewed)

@@ -23,16 +23,13 @@ class SliceTimes:
     weights_bytes: int = 0
     """Bytes of the weights that a worker needs for an update."""
 
-    def taken(
-        self, *, own: int, own_s: float, others: int, fetched_bytes: int, fetch_s: float
-    ) -> None:
-        """A rank has trained: it computed its `own` slices in so many seconds, and fetched the
-        gradients of others."""
+    def taken(self, *, own: int, own_s: float, fetched_bytes: int, fetch_s: float) -> None:
+        """A rank has trained: it computed its `own` slices in so many seconds, and fetched so many
+        bytes of gradients of others."""
         if own and own_s > 0:
             self.rank_slice_s = _smooth(self.rank_slice_s, own_s / own)
         if fetched_bytes and fetch_s > 0:
             self.fetch_bytes_per_s = _smooth(self.fetch_bytes_per_s, fetched_bytes / fetch_s)
-            self.gradient_bytes = fetched_bytes // max(1, others)
 
     @property
     def bytes_per_s(self) -> float:

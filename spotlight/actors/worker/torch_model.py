@@ -83,7 +83,6 @@ class TorchModel:
             use,
             wanted,
         )
-        self.model.transformer.zero_grad()
         return None if found is None else pack(found)
 
     def unpack(

@@ -59,7 +59,6 @@ class TorchTrainer:
         if self._is_sharded:
             gc.collect()  # an earlier one holds on to itself by its hooks
             model = with_own_transformer(model, job.model)
-        self._model = model
         self._updates = job.training.updates_per_iteration
         self._has_reference = job.training.kl > 0
         self._metrics: dict[str, float] = {}
@@ -145,11 +144,7 @@ class TorchTrainer:
 
     def compute(self, wanted: Callable[[], bool]) -> None:
         """See `engine.Trainer`."""
-        try:
-            self._trainer.compute(wanted)
-        finally:
-            # Whoever denoises next has no use for them, also where training failed half-way.
-            self._model.transformer.zero_grad()
+        self._trainer.compute(wanted)
 
     def add(self, gradient: bytes) -> None:
         """See `engine.Trainer`."""

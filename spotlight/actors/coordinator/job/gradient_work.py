@@ -115,6 +115,7 @@ class GradientWork:
             is_open = update is not None and update.opened.number == result.request.seed
             if update is not None and is_open and self._is_in_its_store(result.bundle):
                 update.done[place] = SliceDone(place, result.bundle)
+                self.workers.came(result.bundle)
                 ranks.add(rank)
         for rank in sorted(ranks):
             self._tell(rank)

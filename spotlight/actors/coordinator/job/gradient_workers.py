@@ -7,8 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from spotlight.actors.coordinator.tenant.request_plans import preview_settings
 from spotlight.actors.protocol.gradients import OpenUpdate
 from spotlight.actors.protocol.trainer import TrainedIteration
@@ -16,7 +14,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.slice_times import SliceTimes
 from spotlight.policies.spot_time import GradientWork, Samples, SpotPlan, SpotWork, plan_spot_time
 from spotlight.record.run_events import OtherDevice, SpotTimePlanned
-from spotlight.types import Pool
+from spotlight.types import BundleOffer, Pool
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
@@ -55,6 +53,10 @@ class GradientWorkers:
         self._slices = len(opened.share.slices)
         self._times.weights_bytes = opened.weights.nbytes
 
+    def came(self, gradient: BundleOffer) -> None:
+        """A worker has computed this."""
+        self._times.gradient_bytes = gradient.nbytes
+
     def measured(self, rank: int, trained: TrainedIteration) -> None:
         """How a rank came to the slices of an iteration, or of a part of it."""
         which, taken = (rank, trained.iteration, trained.part), trained.slices
@@ -62,7 +64,12 @@ class GradientWorkers:
             return
         self._measured = {each for each in self._measured if each[1] == trained.iteration}
         self._measured.add(which)
-        self._times.taken(**msgspec.structs.asdict(taken))
+        self._times.taken(
+            own=taken.own,
+            own_s=taken.own_s,
+            fetched_bytes=taken.fetched_bytes,
+            fetch_s=taken.fetch_s,
+        )
         metrics = self._job.progress.metrics
         metrics.slices += taken.own + taken.others
         metrics.slices_by_others += taken.others

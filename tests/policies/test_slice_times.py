@@ -1,0 +1,30 @@
+"""What is known of how long the gradients of slices take."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotlight.policies.slice_times import SliceTimes
+
+
+def test_nothing_is_known_of_ranks_before_they_have_trained():
+    assert SliceTimes().rank_slice_s is None
+
+
+def test_the_first_measurement_counts_whole_and_later_ones_in_part():
+    times = SliceTimes()
+    times.taken(own=4, own_s=8.0, fetched_bytes=1000, fetch_s=2.0)
+    assert (times.rank_slice_s, times.bytes_per_s) == (2.0, 500.0)
+    times.taken(own=1, own_s=3.0, fetched_bytes=1000, fetch_s=1.0)
+    assert times.rank_slice_s == pytest.approx(2.3)
+    assert times.bytes_per_s == pytest.approx(650.0)
+
+
+def test_a_rank_that_computed_or_fetched_nothing_changes_nothing():
+    times = SliceTimes(rank_slice_s=2.0, fetch_bytes_per_s=500.0)
+    times.taken(own=0, own_s=0.0, fetched_bytes=0, fetch_s=0.0)
+    assert times == SliceTimes(rank_slice_s=2.0, fetch_bytes_per_s=500.0)
+
+
+def test_a_link_is_taken_for_a_usual_one_before_anything_came_over_it():
+    assert SliceTimes().bytes_per_s == 125e6
