@@ -184,6 +184,10 @@ class NodeReport(Message, frozen=True):
     """Its copies, from which others may pull."""
     missed: tuple[MissedWeights, ...] = ()
     """What it could not get; it tries again with the next plan."""
+    lent: tuple[WeightsOffer, ...] = ()
+    """Its copies of what ranks have lent, from which others may pull."""
+    lent_missed: tuple[MissedWeights, ...] = ()
+    """The same of what it could not get."""
     checkpoint: NodeCheckpoint | None = None
     """How it stands with the checkpoint of the job; None if that is not one of the hub, or not
     known yet."""
