@@ -56,7 +56,9 @@ class ExplorationPhase:
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = self._prompts.of(iteration)
-        plan = progress.exploration.plan(iteration, prompts, window_s)
+        plan = progress.exploration.plan(
+            iteration, prompts, window_s, progress.saved.least_previews
+        )
         reduction = progress.exploration.reduction(plan)
         if reduction is not None:
             self._job.event(reduction)
@@ -79,7 +81,11 @@ class ExplorationPhase:
         self._is_trained, self._regenerates = True, not are_ahead
         reuses = are_ahead and not self._finishes
         waits, withdrawn = NONE, list[Preview]()
-        if are_ahead and self._spec.exploration.budget == "window":
+        if (
+            are_ahead
+            and self._spec.exploration.budget == "window"
+            and not self._explorer.is_lacking
+        ):
             withdrawn = self._withdraw()
             if reuses and not self._explorer.is_whole:
                 waits = patience(
@@ -95,6 +101,7 @@ class ExplorationPhase:
             *self._moment(),
             reuses=reuses,
             finishes=are_ahead,
+            waits=are_ahead or not self._spec.trains_on_previews,
             patience=waits,
             withdrawn=withdrawn,
             first_part_s=self._job.progress.window.predict() / 2,
@@ -105,6 +112,13 @@ class ExplorationPhase:
             asyncio.get_running_loop().call_later(
                 waits.limit_s, self._job.call_in_turn, self._go_on
             )
+
+    @property
+    def is_helped(self) -> bool:
+        """Whether those who have trained make previews as well, or finish what these chose: the
+        exploration does not end with training."""
+        asked, least = self._spec.exploration, self._job.progress.saved.least_previews
+        return asked.budget == "fixed" or asked.finish == "previous" or least > 0
 
     def settle(self, iteration: int) -> bool:
         """The first part of the iteration is trained: whether other samples of the later one are
