@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 
 import msgspec
 
@@ -90,12 +90,56 @@ class System(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has spot nodes at all; without them it neither pays nor waits for any."""
 
 
+class Market:
+    """A schedule that many runs are on: when its nodes work, and how long they have been billed."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        """Of any schedule; works it out once for all runs."""
+        self.schedule = schedule
+        self._billed: list[tuple[float, float, int]] = []
+        """Moments, the node-seconds billed until then, and the nodes from then on."""
+        self._changes: dict[tuple[float, int, float], list[tuple[float, int]]] = {}
+        total = last_s = 0.0
+        nodes = 0
+        steps = [(stay.from_s, 1) for stay in schedule.stays]
+        steps += [(stay.until_s, -1) for stay in schedule.stays]
+        for at_s, by in sorted(steps):
+            total += nodes * (at_s - last_s)
+            nodes, last_s = nodes + by, at_s
+            self._billed.append((at_s, total, nodes))
+
+    def node_s(self, seconds: float) -> float:
+        """The seconds of all nodes that are billed until then."""
+        index = bisect_right(self._billed, (seconds, math.inf))
+        if not index:
+            return 0.0
+        at_s, total, nodes = self._billed[index - 1]
+        return total + nodes * (seconds - at_s)
+
+    def changes(self, recovery: Recovery) -> list[tuple[float, int]]:
+        """When nodes begin and end to work, and by how many. A
+        partner of a lost node is as one that ends and comes back, but nobody else stops for it."""
+        key = recovery.ready_s, recovery.partners, recovery.partners_away_s
+        if key not in self._changes:
+            self._changes[key] = self._worked_out(*key)
+        return self._changes[key]
+
+    def _worked_out(self, ready_s: float, partners: int, away_s: float) -> list[tuple[float, int]]:
+        found = []
+        for stay in self.schedule.stays:
+            if stay.from_s + ready_s < stay.until_s:
+                found += [(stay.from_s + ready_s, 1), (stay.until_s, -1)]
+                if partners and stay.is_taken:
+                    found += [(stay.until_s, -partners), (stay.until_s + away_s, partners)]
+        return sorted(found)
+
+
 class Course(msgspec.Struct, frozen=True):
     """How a run went."""
 
     system: System
     """Whose run it was."""
-    schedule: Schedule
+    market: Market
     """The market that it was on."""
     points: tuple[tuple[float, float], ...]
     """Seconds and what is done by then, with straight lines between them. Work that is lost takes
@@ -103,10 +147,20 @@ class Course(msgspec.Struct, frozen=True):
 
     def seconds_to(self, done: float) -> float | None:
         """When so much is done for the first time; None if it never is. [s]"""
-        for (before_s, low), (after_s, high) in pairwise(self.points):
-            if high >= done > low:
-                return before_s + (after_s - before_s) * (done - low) / (high - low)
-        return None if done > 0 else 0.0
+        return self.seconds_to_each([done])[0]
+
+    def seconds_to_each(self, amounts: Sequence[float]) -> list[float | None]:
+        """The same for many amounts, in one go."""
+        found: list[float | None] = [None] * len(amounts)
+        waiting = sorted(range(len(amounts)), key=lambda index: -amounts[index])
+        before_s = low = 0.0
+        for at_s, done in self.points:
+            while waiting and amounts[waiting[-1]] <= done:
+                wanted = amounts[waiting[-1]]
+                share = (wanted - low) / (done - low) if done > low else 0.0
+                found[waiting.pop()] = before_s + (at_s - before_s) * max(0.0, share)
+            before_s, low = at_s, done
+        return found
 
     def done_at(self, seconds: float) -> float:
         """How much is done by then, at most what was at the end."""
@@ -118,13 +172,8 @@ class Course(msgspec.Struct, frozen=True):
 
     def spot_gpu_s(self, seconds: float) -> float:
         """The seconds of spot GPUs that are billed until then."""
-        if not self.system.uses_spot:
-            return 0.0
-        stays = self.schedule.stays
-        billed = math.fsum(
-            min(stay.until_s, seconds) - stay.from_s for stay in stays if stay.from_s < seconds
-        )
-        return billed * self.system.gpus_of_node
+        nodes = self.market.node_s(seconds) if self.system.uses_spot else 0.0
+        return nodes * self.system.gpus_of_node
 
     def cost(self, seconds: float, prices: Prices) -> float:
         """What all GPUs cost until then, in the currency of the prices."""
@@ -140,15 +189,18 @@ class Course(msgspec.Struct, frozen=True):
         return high
 
 
-def course(system: System, schedule: Schedule, *, until: float = math.inf) -> Course:
-    """The run of a system on a schedule, until so much is done or the schedule ends."""
+def course(system: System, market: Market, *, until: float = math.inf) -> Course:
+    """The run of a system on a market, until so much is done or the schedule ends."""
     run = _Run(system)
-    for at_s, group in groupby(_changes(system, schedule), key=lambda change: change[0]):
+    changes = market.changes(system.recovery) if system.uses_spot else []
+    for at_s, group in groupby(
+        [*changes, (market.schedule.seconds, 0)], key=lambda change: change[0]
+    ):
         run.goes_on(at_s)
-        if run.done >= until or at_s >= schedule.seconds:
+        if run.done >= until or at_s >= market.schedule.seconds:
             break
         run.changes([by for _, by in group])
-    return Course(system, schedule, tuple(run.points))
+    return Course(system, market, tuple(run.points))
 
 
 class _Run:
@@ -191,21 +243,6 @@ class _Run:
         paces = self._system.paces
         at_work = max(0, min(self._nodes, len(paces) - 1))
         return paces[at_work].rate * self._recovery.working_share
-
-
-def _changes(system: System, schedule: Schedule) -> list[tuple[float, int]]:
-    """When nodes begin and end to work, in the order of time, and last the end of the schedule. A
-    partner of a lost node is as one that ends and comes back, but nobody else stops for it."""
-    found = []
-    recovery = system.recovery
-    for stay in schedule.stays if system.uses_spot else ():
-        ready_s = stay.from_s + recovery.ready_s
-        if ready_s < stay.until_s:
-            found += [(ready_s, 1), (stay.until_s, -1)]
-            if recovery.partners and stay.is_taken:
-                back_s = stay.until_s + recovery.partners_away_s
-                found += [(stay.until_s, -recovery.partners), (back_s, recovery.partners)]
-    return [*sorted(found), (schedule.seconds, 0)]
 
 
 def unrolled(schedule: Schedule, *, start_s: float, seconds: float) -> Schedule:
