@@ -84,15 +84,23 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
         return at.seconds * (_NEVER if self.is_ours and not at.arrived else 1.0)
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """A pace of Spotlight, and of how many seeds it is."""
+
+    pace: Pace
+    seeds: int
+
+
 class Kept:
     """All that was learned on a task, read from the runs that are kept."""
 
-    def __init__(self, folder: Path, task: str, profile: str = SOL_RL_SPLIT) -> None:
+    def __init__(self, folder: Path, task: str) -> None:
         self._runs = VirtualRuns(folder, quick=False)
         self._market_runs = MarketRuns(folder)
         self.task = task
-        self._profile = load_profile(PROFILES[profile])
-        self._profile_name = profile
+        self._profile = load_profile(PROFILES[SOL_RL_SPLIT])
+        self.samples = Case(task=task, rival=OURS, seed=FIRST_SEED).job().samples_per_iteration
+        """How many samples Spotlight trains on in an iteration."""
 
     def of(self, case: Case) -> Learned:
         """The runs of all seeds. Raises `UserError` if there are none."""
@@ -104,19 +112,9 @@ class Kept:
         return self._learned(case, found)
 
     def with_nodes(self, nodes: int) -> dict[int, Run]:
-        """The runs of Spotlight with so many spot nodes, by seed. Raises `UserError` if there are
-        none."""
-        found = {}
-        for seed in SEEDS:
-            if (run := self._run(seed, nodes)) is not None:
-                found[seed] = run
-        if not found:
-            raise UserError(
-                f"{self.task}: no run with {nodes} spot nodes is kept; make one with"
-                f" `python -m benchmarks.markets.real_runs --task {self.task} --nodes {nodes}"
-                f" --seed {FIRST_SEED}`"
-            )
-        return found
+        """The runs of Spotlight with so many spot nodes, by seed; none may be kept."""
+        runs = {seed: self._run(seed, nodes) for seed in SEEDS}
+        return {seed: run for seed, run in runs.items() if run is not None}
 
     def _run(self, seed: int, nodes: int) -> Run | None:
         case = Case(task=self.task, rival=OURS, seed=seed, spot_gpus=nodes * GPUS_OF_SPOT_NODE)
@@ -139,31 +137,45 @@ class Kept:
             curve = [(float(version), score) for _, version, score in run["validation"]]
             iterations[seed] = arrival(curve, levels[LEVELS[-1]])
             ways[seed] = _way(curve, levels)
-        previews = fmean(
-            run["totals"]["previews"] / max(1, run["iterations"] - 1) for run in runs.values()
-        )
+        made = fmean(map(previews, runs.values()))
         job = msgspec.structs.replace(case, seed=min(runs)).job()
-        return Learned(work_of(job, self._profile, previews), iterations, ways)
+        return Learned(work_of(job, self._profile, made), iterations, ways)
 
-    def paces(self) -> dict[int, Pace]:
-        """Spotlight's, by spot nodes, of those that were measured. What an iteration is worth is
-        how many fewer it takes to the target than on the test-bed, in the seeds of which there are
-        both; geometric means."""
+    def measured(self) -> dict[int, Measured]:
+        """Spotlight's paces, by spot nodes, of those that there are runs with. What an iteration is
+        worth is how many fewer it takes to the target than on the test-bed, in the seeds of which
+        there are both; geometric means."""
         usual = self.with_nodes(_NODES_OF_TESTBED)
         found = {}
         for nodes in MEASURED_NODES:
             runs = self.with_nodes(nodes)
             both = sorted(runs.keys() & usual.keys())
-            worth = geometric_mean(
-                [self._late(usual[seed], seed) / self._late(runs[seed], seed) for seed in both]
+            if not both:
+                continue
+            worths = [self.late(usual[seed], seed) / self.late(runs[seed], seed) for seed in both]
+            pace = Pace(
+                geometric_mean([iteration_s(runs[seed]) for seed in both]),
+                geometric_mean(worths),
+                fmean(previews(runs[seed]) for seed in both) / self.samples,
             )
-            seconds = geometric_mean([_iteration_s(runs[seed]) for seed in both])
-            previews = fmean(_previews(runs[seed]) for seed in both)
-            samples = Case(task=self.task, rival=OURS, seed=FIRST_SEED).job().samples_per_iteration
-            found[nodes] = Pace(seconds, worth, previews / samples)
+            found[nodes] = Measured(pace, len(both))
         return found
 
-    def _late(self, run: Run, seed: int) -> float:
+    def paces(self, nodes: int) -> list[Pace]:
+        """Spotlight's, with no spot node up to so many. Raises `UserError` if the ends were not
+        measured."""
+        measured = {count: one.pace for count, one in self.measured().items()}
+        for end in (0, nodes):
+            if end not in measured:
+                raise UserError(
+                    f"{self.task}: no run with {end} spot nodes is kept; make one with `python -m"
+                    f" benchmarks.markets.real_runs --task {self.task} --nodes {end}"
+                    f" --seed {FIRST_SEED}`"
+                )
+        return [between(measured, count) for count in range(nodes + 1)]
+
+    def late(self, run: Run, seed: int) -> float:
+        """How many iterations a run of Spotlight takes to the target."""
         curve = [(float(version), score) for _, version, score in run["validation"]]
         at = arrival(curve, self.levels(seed)[LEVELS[-1]])
         return at.seconds * (1.0 if at.arrived else _NEVER)
@@ -178,8 +190,7 @@ def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
         name: kept.of(next(iter(LADDER[name].cases(kept.task).values())))
         for name in ("reserved", "rollouts", "pipelined", "data-parallel")
     }
-    measured = kept.paces()
-    paces = [_between(measured, count) for count in range(nodes + 1)]
+    paces = kept.paces(nodes)
     found = {
         SPOTLIGHT: _ours("Spotlight", ours, rivals.elastic("spotlight", RESERVED_GPUS, paces)),
         "no-elastic-groups": _ours(
@@ -204,9 +215,7 @@ def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
         "training-spot": _ours(
             "Spotlight whose spot GPUs train, too (by formula)",
             ours,
-            rivals.elastic(
-                "training-spot", RESERVED_GPUS, _training_paces(ours.work, measured, nodes)
-            ),
+            rivals.elastic("training-spot", RESERVED_GPUS, _training_paces(ours.work, paces)),
         ),
         "spotlight-on-demand": _ours(
             "Spotlight, all on demand",
@@ -339,18 +348,18 @@ def _paces(clock: Clock, work: Work, nodes: int, *, reserved: int = RESERVED_GPU
     return [_pace(clock, work, fleet) if fleet.gpus else Pace(math.inf) for fleet in fleets]
 
 
-def _training_paces(work: Work, measured: Mapping[int, Pace], nodes: int) -> list[Pace]:
-    """With as many previews as a smaller pool makes, whichever is best, and the others train."""
+def _training_paces(work: Work, paces: Sequence[Pace]) -> list[Pace]:
+    """With as many previews as a pool of some smaller number of nodes makes, whichever is best,
+    while the others compute gradients."""
     samples = work.rows * work.updates // _ROWS_OF_A_SAMPLE
-    found = [measured[0]]
-    for count in range(1, nodes + 1):
-        fleet = Fleet(RESERVED_GPUS, count * GPUS_OF_SPOT_NODE)
-        choices = []
-        for fewer, pace in measured.items():
-            if 0 < fewer <= count:
-                has = msgspec.structs.replace(work, denoised=pace.previews * samples)
-                choices.append(Pace(elastic(has, fleet), pace.worth, pace.previews))
-        found.append(max([*choices, _between(measured, count)], key=lambda pace: pace.rate))
+    found = list(paces[:1])
+    for nodes in range(1, len(paces)):
+        fleet = Fleet(RESERVED_GPUS, nodes * GPUS_OF_SPOT_NODE)
+        choices = [paces[nodes]]
+        for pace in paces[1 : nodes + 1]:
+            has = msgspec.structs.replace(work, denoised=pace.previews * samples)
+            choices.append(Pace(elastic(has, fleet), pace.worth, pace.previews))
+        found.append(max(choices, key=lambda pace: pace.rate))
     return found
 
 
@@ -358,7 +367,7 @@ _ROWS_OF_A_SAMPLE = 4
 """Flow times that a sample is trained at in all jobs of Spotlight here."""
 
 
-def _between(measured: Mapping[int, Pace], nodes: int) -> Pace:
+def between(measured: Mapping[int, Pace], nodes: int) -> Pace:
     """On straight lines between those that were measured."""
     below = max(count for count in measured if count <= nodes)
     above = min((count for count in measured if count >= nodes), default=below)
@@ -380,12 +389,14 @@ def _way(curve: Curve, levels: Mapping[int, float]) -> Curve:
     return smoothed([(at, (score - first) / (target - first)) for at, score in curve])
 
 
-def _iteration_s(run: Run) -> float:
+def iteration_s(run: Run) -> float:
+    """The mean time of its iterations. [s]"""
     (began_s, first, _), (ended_s, last, _) = run["validation"][0], run["validation"][-1]
     return float((ended_s - began_s) / (last - first))
 
 
-def _previews(run: Run) -> float:
+def previews(run: Run) -> float:
+    """How many there are in an iteration; the first one has none."""
     return float(run["totals"]["previews"] / max(1, run["iterations"] - 1))
 
 

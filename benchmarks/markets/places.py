@@ -13,8 +13,9 @@ from pathlib import Path
 import msgspec
 
 from spotlight_simulation.market.batch_model import unrolled
+from spotlight_simulation.market.price_tables import read_prices
 from spotlight_simulation.market.readers import SHIPPED, read_trace
-from spotlight_simulation.market.schedule import Prices, Schedule
+from spotlight_simulation.market.schedule import Schedule
 from spotlight_simulation.market.trace import Trace
 
 SHARED = Path(__file__).parents[3] / "shared" / "data" / "spot-traces"
@@ -24,29 +25,15 @@ STARTS = 6
 LONGEST_S = 400 * 3600.0
 """Who is not at the target by then never is. [s]"""
 
-PAPER = Prices(
-    name="paper", currency="USD", reserved_per_gpu_hour=2.0, spot_per_gpu_hour=2.0 * (1 - 0.73)
-)
-"""The middle of the 69 to 77 % that the paper of Spotlight (arXiv 2606.19004) has for spot GPUs; of
-the price itself no ratio depends."""
+PAPER = read_prices("paper-73")
+"""The middle of what the paper of Spotlight says; of the price itself no ratio depends."""
+NO_DISCOUNT = "no discount"
 PRICES = (
     PAPER,
-    Prices(name="aws-p5", currency="USD", reserved_per_gpu_hour=6.88, spot_per_gpu_hour=1.6223),
-    Prices(
-        name="gcp-2025-10", currency="USD", reserved_per_gpu_hour=10.3157, spot_per_gpu_hour=2.3724
-    ),
-    Prices(
-        name="gcp-2026-09", currency="USD", reserved_per_gpu_hour=10.9791, spot_per_gpu_hour=6.571
-    ),
-    Prices(
-        name="aws-p5-no-discount",
-        currency="USD",
-        reserved_per_gpu_hour=6.88,
-        spot_per_gpu_hour=6.88,
-    ),
+    *map(read_prices, ("aws-p5", "gcp-2025-10", "gcp-2026-09")),
+    msgspec.structs.replace(PAPER, name=NO_DISCOUNT, spot_per_gpu_hour=PAPER.reserved_per_gpu_hour),
 )
-"""The others are of H100 GPUs: p5.48xlarge in zone usw2-az2 and, without a
-discount, use1-az1; and a3-highgpu in us-central1 in both years. docs/money.md says where prices are from."""
+"""The last is what two zones of us-east-1 asked for a p5.48xlarge when the others had discounts."""
 
 
 class Place(msgspec.Struct, frozen=True):
