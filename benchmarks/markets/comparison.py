@@ -60,7 +60,7 @@ class Result(msgspec.Struct, frozen=True):
     """What an entrant made of a market."""
 
     bills: Mapping[int, Sequence[Bill]]
-    """By seed, one for each start."""
+    """Bills by seed, one for each start."""
     ways: Ways
 
     def hours(self, seed: int) -> float:
@@ -140,7 +140,7 @@ def _bill(run: Course, until_s: float | None) -> Bill:
 _NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
 
 Results = Mapping[str, Mapping[str, Result]]
-"""By market and entrant."""
+"""The results by market and entrant."""
 Measure = Callable[[Result, int], float]
 
 
@@ -212,7 +212,7 @@ HEADLINES: dict[str, tuple[Sequence[str], str, int, float]] = {
     "time_vs_reserved_8": ((RESERVED,), "hours", 4, 4.0),
     "time_vs_reserved_16": ((RESERVED,), "hours", 8, 4.0),
 }
-"""By figure: over whom, of what, with how many spot nodes, and what was asked for."""
+"""The figures by name: over whom, of what, with how many spot nodes, and what was asked for."""
 
 
 class Replay:

@@ -48,7 +48,7 @@ SEEDS = tuple(range(FIRST_SEED, FIRST_SEED + 8))
 POOLS = (4, 8)
 """The spot nodes that are asked for: 8 and 16 GPUs, two and four for each reserved one."""
 MEASURED_NODES = (0, 1, 2, 4, 8)
-"""With so many spot nodes there are runs of Spotlight."""
+"""The numbers of spot nodes that there may be runs of Spotlight with."""
 _NODES_OF_TESTBED = 4
 _NEVER = 2.0
 """A run of Spotlight that never arrives counts as one that takes twice its iterations."""
@@ -61,7 +61,7 @@ class Learned(msgspec.Struct, frozen=True):
     """What came of the runs of one job, by seed."""
 
     work: Work
-    """An iteration."""
+    """What there is to do in an iteration."""
     iterations: Mapping[int, Arrival]
     """When each was at the target, in iterations instead of seconds."""
     ways: Mapping[int, Curve]
