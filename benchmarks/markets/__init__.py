@@ -1,1 +1,1 @@
-"""What Spotlight and its rivals make of real spot markets, in hours and dollars to the same score."""
+"""What Spotlight and its rivals make of real spot markets: hours and dollars to the same score."""

@@ -196,7 +196,7 @@ def course(system: System, market: Market, *, until: float = math.inf) -> Course
     for at_s, group in groupby(
         [*changes, (market.schedule.seconds, 0)], key=lambda change: change[0]
     ):
-        run.goes_on(at_s)
+        run.goes_on(min(at_s, market.schedule.seconds))
         if run.done >= until or at_s >= market.schedule.seconds:
             break
         run.changes([by for _, by in group])
