@@ -10,7 +10,6 @@ import asyncio
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import msgspec
@@ -40,7 +39,7 @@ from spotlight_simulation.invariants import check
 from spotlight_simulation.job_life import Run, Scenario
 from spotlight_simulation.market.batch_model import BOOT_S
 from spotlight_simulation.market.market_fleet import Crash, MarketFleet
-from spotlight_simulation.market.outcome import Outcome
+from spotlight_simulation.market.outcome import Outcome, shares_of_nodes
 from spotlight_simulation.market.schedule import Prices, Schedule
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.numerics import Batch, Fingerprints, Update
@@ -234,17 +233,6 @@ def _outcome(
         losses=sum(stay.is_taken and stay.until_s <= ended_s for stay in schedule.stays),
         violations=tuple(run.history.violations),
     )
-
-
-def shares_of_nodes(schedule: Schedule, until_s: float) -> tuple[float, ...]:
-    """The share of the time with no node billed, with one, and so on up to the whole pool."""
-    moments = {0.0, until_s}
-    for stay in schedule.stays:
-        moments |= {moment for moment in (stay.from_s, stay.until_s) if moment < until_s}
-    shares, ordered = [0.0] * (schedule.pool + 1), sorted(moments)
-    for begin_s, end_s in pairwise(ordered):
-        shares[schedule.nodes_at(begin_s)] += (end_s - begin_s) / until_s
-    return tuple(shares)
 
 
 def _iterations(folder: Path) -> list[IterationMetrics]:
