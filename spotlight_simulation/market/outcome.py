@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
+
+from spotlight_simulation.market.schedule import Schedule
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,3 +34,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """How many nodes the market took."""
     violations: tuple[str, ...] = ()
     """What must not happen, and did; only where the job itself was run."""
+
+
+def shares_of_nodes(schedule: Schedule, until_s: float) -> tuple[float, ...]:
+    """The share of the time with no node billed, with one, and so on up to the whole pool."""
+    moments = {0.0, until_s}
+    for stay in schedule.stays:
+        moments |= {moment for moment in (stay.from_s, stay.until_s) if moment < until_s}
+    shares, ordered = [0.0] * (schedule.pool + 1), sorted(moments)
+    for begin_s, end_s in pairwise(ordered):
+        shares[schedule.nodes_at(begin_s)] += (end_s - begin_s) / until_s
+    return tuple(shares)
