@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.exploration.ratios import estimate
-from benchmarks.markets.entrants import RESERVED, SPOTLIGHT, Entrant, job_s, seeds_of
+from benchmarks.markets.entrants import NO_MARKET, RESERVED, SPOTLIGHT, Entrant, job_s, seeds_of
 from benchmarks.markets.places import PAPER, PRICES, Place
 from benchmarks.time_to_target import score_at
 from spotlight_simulation.market.batch_model import Course, Market, course
@@ -84,7 +84,7 @@ class Field:
         self.everybody = everybody
         self.seeds = seeds_of(everybody.values())
         reserved = everybody[RESERVED]
-        system = reserved.system(_NO_MARKET)
+        system = reserved.system(NO_MARKET)
         self._whole_s = JOB_H * 3600
         self._whole_cost = JOB_H * system.reserved_gpus * PAPER.reserved_per_gpu_hour
         self._times = self._whole_s / job_s(reserved.learned, system)
@@ -136,8 +136,6 @@ def _bill(run: Course, until_s: float | None) -> Bill:
         return Bill(math.inf, math.inf, math.inf)
     return Bill(until_s, run.system.reserved_gpus * until_s, run.spot_gpu_s(until_s))
 
-
-_NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
 
 Results = Mapping[str, Mapping[str, Result]]
 """The results by market and entrant."""

@@ -36,7 +36,7 @@ def learned(*iterations: float, arrived: bool = True) -> Learned:
 
 
 def entrant(system: System, made: Learned, *, is_ours: bool = False) -> Entrant:
-    return Entrant(title=system.name, learned=made, system=lambda _: system, is_ours=is_ours)
+    return Entrant(title=system.name, learned=made, with_system=system, is_ours=is_ours)
 
 
 def schedule(*, nodes: int, seconds: float = 400 * 3600.0) -> Schedule:
