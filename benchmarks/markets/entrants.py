@@ -307,9 +307,9 @@ def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
         return rivals.torchrun("torchrun-on-spot", RESERVED_GPUS, paces, schedule)
 
     for title, system in (
-        ("data-parallel training on reserved and spot, torchrun", by_torchrun),
+        ("data-parallel training on reserved and spot: torchrun", by_torchrun),
         (
-            "the same, torchft",
+            "data-parallel training on reserved and spot: torchft",
             rivals.torchft(
                 "torchft-on-spot",
                 RESERVED_GPUS,
@@ -318,13 +318,13 @@ def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
             ),
         ),
         (
-            "the same, state kept in memory by the others",
+            "data-parallel training on reserved and spot: state in memory",
             rivals.from_memory(
                 "from-memory-on-spot", RESERVED_GPUS, paces, iteration_s=paces[-1].iteration_s
             ),
         ),
         (
-            "the same, torchft, on the spot nodes alone",
+            "data-parallel training on the spot nodes alone: torchft",
             rivals.torchft("torchft-on-spot-alone", 0, alone, update_s=update_s / spot_gpus),
         ),
     ):
