@@ -23,6 +23,7 @@ from spotlight.cli.lines import one_line
 from spotlight.cli.live_page import CommandWithPage
 from spotlight.cli.on_this_machine import chaos, init, plan, restore, run
 from spotlight.cli.options import VersionOption
+from spotlight.cli.replaying import replay
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.sweeping import sweep
 from spotlight.cli.watching import logs, watch
@@ -34,7 +35,7 @@ _PANELS = {
     "Jobs of a coordinator": (submit, resume, sweep, list_jobs, status, watch, logs, cancel),
     "Results": (dashboard, report, compare, fork, export),
     "Nodes and people of a coordinator": (nodes, drain, undrain, preempt, revoke),
-    "Other": (doctor, serve_reward, chaos, version),
+    "Other": (doctor, serve_reward, replay, chaos, version),
 }
 _NAMES = {"list_jobs": "list"}
 """Names of commands that are not those of their functions."""
