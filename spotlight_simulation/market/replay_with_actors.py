@@ -48,7 +48,7 @@ from spotlight_simulation.profile import Profile
 _POLL_S = 10.0
 _BETWEEN_S = 1.0
 _SETTLES_S = 15.0
-"""After the end of a job its ledger has all of its time."""
+"""The ledger of a job has all of its time so long after its end. [s]"""
 _UNPRODUCTIVE = ("starting", "loading", "draining", "lost")
 """The states in which a worker is paid for and cannot work."""
 
