@@ -5,7 +5,9 @@ Every run goes on a schedule of nodes that comes from a public trace, by the bat
 trains on, and how fast it goes, is from runs that are kept (`benchmarks.markets.entrants`). Figures
 are medians over the markets whose nodes were held until they were taken, at the paper's discount.
 
-Without the folder of public traces (`--shared`), only those that ship with Spotlight are used.
+The model is held against the real coordinator and nodes on stretches of the same markets
+(`benchmarks.markets.depths`). Without the folder of public traces (`--shared`), only those that
+ship with Spotlight are used.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.tables import rendered_with
 from benchmarks.markets.checks import checks
 from benchmarks.markets.comparison import Field, Replay
+from benchmarks.markets.depths import SCHEDULES, STRETCH_S, depths, speeds
 from benchmarks.markets.entrants import POOLS, TASKS, Kept, entrants
 from benchmarks.markets.places import SHARED, places
 from benchmarks.markets.tables import TABLES
@@ -31,7 +34,7 @@ from spotlight.errors import UserError
 
 def main() -> None:
     """Run everybody on all markets, and print."""
-    report = Report("replay", __doc__, minutes=5)
+    report = Report("replay", __doc__, minutes=15)
     made = report.options
     made.add_argument("--shared", type=Path, default=SHARED, help="a folder of public traces")
     made.add_argument(
@@ -47,6 +50,9 @@ def main() -> None:
         made.error("--tables: not with --quick, whose figures say nothing")
     try:
         figures = _compare(report, options.shared, tasks, pools, quick=options.quick)
+        if not options.tables:  # none of them has these, which take most of the time
+            figures |= depths(report.times(SCHEDULES, 1), 600.0 if options.quick else STRETCH_S)
+            figures |= speeds(400.0 if options.quick else 900.0)
         if not options.quick:
             figures["checks"] = checks(RUNS)
         for file in options.tables:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.exploration.ratios import estimate
-from benchmarks.markets.entrants import RESERVED, SPOTLIGHT, Entrant, job_s, seeds_of
+from benchmarks.markets.entrants import NO_MARKET, RESERVED, SPOTLIGHT, Entrant, job_s, seeds_of
 from benchmarks.markets.places import PAPER, PRICES, Place
 from benchmarks.time_to_target import score_at
 from spotlight_simulation.market.batch_model import Course, Market, course
@@ -60,7 +60,7 @@ class Result(msgspec.Struct, frozen=True):
     """What an entrant made of a market."""
 
     bills: Mapping[int, Sequence[Bill]]
-    """By seed, one for each start."""
+    """Bills by seed, one for each start."""
     ways: Ways
 
     def hours(self, seed: int) -> float:
@@ -84,7 +84,7 @@ class Field:
         self.everybody = everybody
         self.seeds = seeds_of(everybody.values())
         reserved = everybody[RESERVED]
-        system = reserved.system(_NO_MARKET)
+        system = reserved.system(NO_MARKET)
         self._whole_s = JOB_H * 3600
         self._whole_cost = JOB_H * system.reserved_gpus * PAPER.reserved_per_gpu_hour
         self._times = self._whole_s / job_s(reserved.learned, system)
@@ -137,10 +137,8 @@ def _bill(run: Course, until_s: float | None) -> Bill:
     return Bill(until_s, run.system.reserved_gpus * until_s, run.spot_gpu_s(until_s))
 
 
-_NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
-
 Results = Mapping[str, Mapping[str, Result]]
-"""By market and entrant."""
+"""The results by market and entrant."""
 Measure = Callable[[Result, int], float]
 
 
@@ -212,7 +210,7 @@ HEADLINES: dict[str, tuple[Sequence[str], str, int, float]] = {
     "time_vs_reserved_8": ((RESERVED,), "hours", 4, 4.0),
     "time_vs_reserved_16": ((RESERVED,), "hours", 8, 4.0),
 }
-"""By figure: over whom, of what, with how many spot nodes, and what was asked for."""
+"""The figures by name: over whom, of what, with how many spot nodes, and what was asked for."""
 
 
 class Replay:

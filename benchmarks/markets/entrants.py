@@ -11,7 +11,7 @@ straight lines between these. The target and what counts as having arrived are t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
@@ -48,10 +48,13 @@ SEEDS = tuple(range(FIRST_SEED, FIRST_SEED + 8))
 POOLS = (4, 8)
 """The spot nodes that are asked for: 8 and 16 GPUs, two and four for each reserved one."""
 MEASURED_NODES = (0, 1, 2, 4, 8)
-"""With so many spot nodes there are runs of Spotlight."""
+"""The numbers of spot nodes that there may be runs of Spotlight with."""
 _NODES_OF_TESTBED = 4
 _NEVER = 2.0
 """A run of Spotlight that never arrives counts as one that takes twice its iterations."""
+
+NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
+"""A schedule for those whom none concerns."""
 
 SPOTLIGHT = "spotlight"
 RESERVED = "reserved"
@@ -61,7 +64,7 @@ class Learned(msgspec.Struct, frozen=True):
     """What came of the runs of one job, by seed."""
 
     work: Work
-    """An iteration."""
+    """What there is to do in an iteration."""
     iterations: Mapping[int, Arrival]
     """When each was at the target, in iterations instead of seconds."""
     ways: Mapping[int, Curve]
@@ -73,10 +76,21 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
 
     title: str
     learned: Learned
-    system: Callable[[Schedule], System]
-    """The system, with the best settings for a schedule where it has any."""
+    with_system: System | Callable[[Schedule], System]
+    """The system, or what it is with the best settings for a schedule."""
     is_ours: bool = False
     """Whether it is Spotlight, whose run that never arrives counts as late, not as arriving."""
+
+    @property
+    def name(self) -> str:
+        """The name of its system."""
+        return self.system(NO_MARKET).name
+
+    def system(self, schedule: Schedule) -> System:
+        """The system, with the best settings for a schedule."""
+        return (
+            self.with_system if isinstance(self.with_system, System) else self.with_system(schedule)
+        )
 
     def iterations(self, seed: int) -> float:
         """How many it takes to the target; at least so many where a rival never arrived."""
@@ -184,168 +198,143 @@ class Kept:
 def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
     """All that take part where so many spot nodes are asked for, by name, Spotlight first. Raises
     `UserError`, which says what is missing."""
-    ours = kept.of(Case(task=kept.task, rival=OURS, seed=0))
-    published = kept.of(Case(task=kept.task, rival="published", seed=0))
     learned = {
         name: kept.of(next(iter(LADDER[name].cases(kept.task).values())))
         for name in ("reserved", "rollouts", "pipelined", "data-parallel")
     }
-    paces = kept.paces(nodes)
-    found = {
-        SPOTLIGHT: _ours("Spotlight", ours, rivals.elastic("spotlight", RESERVED_GPUS, paces)),
-        "no-elastic-groups": _ours(
+    learned["published"] = kept.of(Case(task=kept.task, rival="published", seed=0))
+    every = [
+        *_ours(kept.of(Case(task=kept.task, rival=OURS, seed=0)), kept.paces(nodes)),
+        _without_exploration(learned["pipelined"], nodes),
+        *_on_demand(learned, nodes),
+        *_rollouts_on_spot(learned["rollouts"], learned["pipelined"], nodes),
+        *_training_on_spot(learned["data-parallel"], nodes),
+    ]
+    return {one.name: one for one in every}
+
+
+def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
+    """Spotlight, and the same without one of its techniques."""
+    preview_s = learned.work.denoise_s
+    on_demand = RESERVED_GPUS + (len(paces) - 1) * GPUS_OF_SPOT_NODE
+    for title, system in (
+        ("Spotlight", rivals.elastic(SPOTLIGHT, RESERVED_GPUS, paces)),
+        (
             "Spotlight without elastic SP groups",
-            ours,
             rivals.without_elastic_groups("no-elastic-groups", RESERVED_GPUS, paces),
         ),
-        "no-commits": _ours(
+        (
             "Spotlight without commits",
-            ours,
-            rivals.without_commits(
-                "no-commits", RESERVED_GPUS, paces, preview_s=ours.work.denoise_s
-            ),
+            rivals.without_commits("no-commits", RESERVED_GPUS, paces, preview_s=preview_s),
         ),
-        "no-exploration": _fixed(
-            "Spotlight without exploration",
-            learned["pipelined"],
-            rivals.elastic(
-                "no-exploration", RESERVED_GPUS, _paces(beside, learned["pipelined"].work, nodes)
-            ),
-        ),
-        "training-spot": _ours(
+        (
             "Spotlight whose spot GPUs train, too (by formula)",
-            ours,
-            rivals.elastic("training-spot", RESERVED_GPUS, _training_paces(ours.work, paces)),
+            rivals.elastic("training-spot", RESERVED_GPUS, _training_paces(learned.work, paces)),
         ),
-        "spotlight-on-demand": _ours(
+        (
             "Spotlight, all on demand",
-            ours,
-            rivals.on_demand("spotlight-on-demand", _gpus(nodes), paces[-1]),
+            rivals.on_demand("spotlight-on-demand", on_demand, paces[-1]),
         ),
-        RESERVED: _fixed(
-            "the reserved GPUs alone",
-            learned["reserved"],
-            rivals.on_demand(
-                RESERVED,
-                RESERVED_GPUS,
-                _pace(in_turn, learned["reserved"].work, Fleet(RESERVED_GPUS, 0)),
-            ),
-        ),
-    }
-    for name, title, one, clock in (
-        ("published-on-demand", "the published recipe, on demand", published, in_turn),
+    ):
+        yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
+
+
+def _without_exploration(behind: Learned, nodes: int) -> Entrant:
+    """Spot GPUs roll out one step behind, and lose nothing."""
+    paces = _paces(beside, behind.work, nodes)
+    system = rivals.elastic("no-exploration", RESERVED_GPUS, paces)
+    return Entrant(title="Spotlight without exploration", learned=behind, with_system=system)
+
+
+def _on_demand(learned: Mapping[str, Learned], nodes: int) -> Iterator[Entrant]:
+    all_gpus = Fleet(RESERVED_GPUS, nodes * GPUS_OF_SPOT_NODE)
+    for name, title, run, clock, fleet in (
+        (RESERVED, "the reserved GPUs alone", "reserved", in_turn, Fleet(RESERVED_GPUS, 0)),
+        ("published-on-demand", "the published recipe, on demand", "published", in_turn, all_gpus),
         (
             "data-parallel-on-demand",
             "data-parallel training, on demand",
-            learned["data-parallel"],
+            "data-parallel",
             in_turn,
+            all_gpus,
         ),
-        ("rollouts-on-demand", "rollouts, on demand", learned["rollouts"], spot_waits),
+        ("rollouts-on-demand", "rollouts, on demand", "rollouts", spot_waits, all_gpus),
         (
             "pipelined-on-demand",
             "rollouts one step behind, on demand",
-            learned["pipelined"],
+            "pipelined",
             beside,
+            all_gpus,
         ),
     ):
-        fleet = Fleet(RESERVED_GPUS, nodes * GPUS_OF_SPOT_NODE)
-        pace = _pace(clock, one.work, fleet)
-        found[name] = _fixed(title, one, rivals.on_demand(name, fleet.gpus, pace))
-    return found | _on_spot(learned, nodes)
+        pace = Pace(clock(learned[run].work, fleet))
+        system = rivals.on_demand(name, fleet.gpus, pace)
+        yield Entrant(title=title, learned=learned[run], with_system=system)
 
 
-def _on_spot(learned: Mapping[str, Learned], nodes: int) -> dict[str, Entrant]:
-    """Rivals on the market."""
-    together = learned["data-parallel"]
-    train = _paces(in_turn, together.work, nodes)
-    gpus = _gpus(nodes)
-    waited, behind = learned["rollouts"], learned["pipelined"]
-    batch_s = denoised_at(waited.work, [0.0] * gpus)
-    with_spot = _paces(spot_waits, waited.work, nodes)
-    pipelined = _paces(beside, behind.work, nodes)
-    # A lost batch is made again in the time that spot GPUs have to spare, if that is enough.
-    spare_s = pipelined[-1].iteration_s - 2 * denoised_at(behind.work, [0.0] * (gpus - 4))
-    late = 1.0 if spare_s < rivals.COSTS["torchrun notices"].seconds else 0.0
-    return {
-        "rollouts-on-spot": _fixed(
-            "rollouts on spot",
-            waited,
-            rivals.lost_batches(
-                "rollouts-on-spot",
-                RESERVED_GPUS,
-                with_spot,
-                batch_s=batch_s,
-                share=batch_s / with_spot[-1].iteration_s,
-            ),
-        ),
-        "pipelined-on-spot": _fixed(
-            "rollouts one step behind, on spot",
-            behind,
-            rivals.lost_batches(
-                "pipelined-on-spot",
-                RESERVED_GPUS,
-                pipelined,
-                batch_s=behind.work.denoise_s,
-                share=late,
-            ),
-        ),
-        "torchrun-on-spot": Entrant(
-            title="data-parallel training on reserved and spot, torchrun",
-            learned=together,
-            system=lambda schedule: rivals.torchrun(
-                "torchrun-on-spot", RESERVED_GPUS, train, schedule
-            ),
-        ),
-        "torchft-on-spot": _fixed(
+def _rollouts_on_spot(waited: Learned, behind: Learned, nodes: int) -> Iterator[Entrant]:
+    """A lost batch that nobody waits for is made again in the time that spot GPUs have to spare,
+    and stops everybody only if that is too short."""
+    spot_gpus = nodes * GPUS_OF_SPOT_NODE
+    batch_s = denoised_at(waited.work, [0.0] * (RESERVED_GPUS + spot_gpus))
+    paces = _paces(spot_waits, waited.work, nodes)
+    share = batch_s / paces[-1].iteration_s
+    system = rivals.lost_batches(
+        "rollouts-on-spot", RESERVED_GPUS, paces, batch_s=batch_s, share=share
+    )
+    yield Entrant(title="rollouts on spot", learned=waited, with_system=system)
+    paces = _paces(beside, behind.work, nodes)
+    spare_s = paces[-1].iteration_s - 2 * denoised_at(behind.work, [0.0] * spot_gpus)
+    system = rivals.lost_batches(
+        "pipelined-on-spot",
+        RESERVED_GPUS,
+        paces,
+        batch_s=behind.work.denoise_s,
+        share=float(spare_s < rivals.COSTS["torchrun notices"].seconds),
+    )
+    title = "rollouts one step behind, on spot"
+    yield Entrant(title=title, learned=behind, with_system=system)
+
+
+def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
+    """Data-parallel training, with each way to recover."""
+    work = together.work
+    paces, alone = (_paces(in_turn, work, nodes, reserved=gpus) for gpus in (RESERVED_GPUS, 0))
+    spot_gpus = nodes * GPUS_OF_SPOT_NODE
+    update_s = work.train_s / work.updates
+
+    def by_torchrun(schedule: Schedule) -> System:
+        return rivals.torchrun("torchrun-on-spot", RESERVED_GPUS, paces, schedule)
+
+    for title, system in (
+        ("data-parallel training on reserved and spot, torchrun", by_torchrun),
+        (
             "the same, torchft",
-            together,
             rivals.torchft(
                 "torchft-on-spot",
                 RESERVED_GPUS,
-                train,
-                update_s=together.work.train_s / together.work.updates / gpus,
+                paces,
+                update_s=update_s / (RESERVED_GPUS + spot_gpus),
             ),
         ),
-        "torchft-on-spot-alone": _fixed(
-            "the same, torchft, without reserved GPUs",
-            together,
-            rivals.torchft(
-                "torchft-on-spot-alone",
-                0,
-                _paces(in_turn, together.work, nodes, reserved=0),
-                update_s=together.work.train_s / together.work.updates / (gpus - RESERVED_GPUS),
-            ),
-        ),
-        "from-memory-on-spot": _fixed(
+        (
             "the same, state kept in memory by the others",
-            together,
             rivals.from_memory(
-                "from-memory-on-spot", RESERVED_GPUS, train, iteration_s=train[-1].iteration_s
+                "from-memory-on-spot", RESERVED_GPUS, paces, iteration_s=paces[-1].iteration_s
             ),
         ),
-    }
-
-
-def _ours(title: str, learned: Learned, system: System) -> Entrant:
-    return Entrant(title=title, learned=learned, system=lambda _: system, is_ours=True)
-
-
-def _fixed(title: str, learned: Learned, system: System) -> Entrant:
-    return Entrant(title=title, learned=learned, system=lambda _: system)
-
-
-def _gpus(nodes: int) -> int:
-    return RESERVED_GPUS + nodes * GPUS_OF_SPOT_NODE
-
-
-def _pace(clock: Clock, work: Work, fleet: Fleet) -> Pace:
-    return Pace(clock(work, fleet))
+        (
+            "the same, torchft, on the spot nodes alone",
+            rivals.torchft("torchft-on-spot-alone", 0, alone, update_s=update_s / spot_gpus),
+        ),
+    ):
+        yield Entrant(title=title, learned=together, with_system=system)
 
 
 def _paces(clock: Clock, work: Work, nodes: int, *, reserved: int = RESERVED_GPUS) -> list[Pace]:
     """With no spot node up to so many; without any GPU nothing is done."""
     fleets = [Fleet(reserved, count * GPUS_OF_SPOT_NODE) for count in range(nodes + 1)]
-    return [_pace(clock, work, fleet) if fleet.gpus else Pace(math.inf) for fleet in fleets]
+    return [Pace(clock(work, fleet) if fleet.gpus else math.inf) for fleet in fleets]
 
 
 def _training_paces(work: Work, paces: Sequence[Pace]) -> list[Pace]:

@@ -79,7 +79,7 @@ class Place(msgspec.Struct, frozen=True):
 
 _ASKED_FOR = 4
 """The smallest number of nodes that a trace asked for, of those that are used here."""
-_BAMBOO = ("p3-trace", "g4dn-trace", "gcp-a100x1-us-east1b", "gcp-v100x1-us-east1c")
+BAMBOO = ("p3-trace", "g4dn-trace", "gcp-a100x1-us-east1b", "gcp-v100x1-us-east1c")
 _ZONES = "skynomad/h100_16_launchable_counts.csv"
 _NOT_SHIPPED = (
     "spothedge/GCP1/*.json",
@@ -92,7 +92,7 @@ def places(shared: Path = SHARED) -> Iterator[Place]:
     """All markets with four nodes or more; first those whose nodes were held until they were taken.
     Parts of other traces, and made-up ones, are left out."""
     probes = []
-    for name in _BAMBOO:
+    for name in BAMBOO:
         yield Place(f"bamboo/{name}", read_trace(SHIPPED / "bamboo" / f"{name}.csv"))
     for pattern in _NOT_SHIPPED:
         for file in sorted(shared.glob(pattern)):

@@ -23,7 +23,7 @@ from benchmarks.exploration.cases import PROFILES, Case
 from benchmarks.exploration.kept_runs import RUNS, KeptRuns, Made, Run
 from benchmarks.exploration.rivals import OURS
 from benchmarks.exploration.settings import GPUS_OF_SPOT_NODE
-from benchmarks.exploration.testbed_runs import VirtualRuns
+from benchmarks.exploration.testbed_runs import NoReference, VirtualRuns
 from benchmarks.virtual_testbed import preemption, run_on_testbed
 from spotlight.errors import SpotlightError
 from spotlight_simulation.chaos import scratch_folder
@@ -82,8 +82,11 @@ class MarketRuns:
         self._others = VirtualRuns(folder, quick=False)
 
     def read(self, run: MarketRun) -> Run | None:
-        """None if it was not made yet. Raises `NoReference`."""
-        return self._kept.read(run.name, self._made(run))
+        """None if it was not made yet, or has nothing that it is measured against."""
+        try:
+            return self._kept.read(run.name, self._made(run))
+        except NoReference:
+            return None
 
     def make(self, run: MarketRun) -> None:
         """Raises what the test-bed raises, and `NoReference`."""
@@ -132,13 +135,15 @@ def compressed(market: str, nodes: int) -> Schedule:
 
 def absences_of(schedule: Schedule) -> tuple[Absence, ...]:
     """Each node of a schedule in a place of the test-bed that is free, which is there but for the
-    time between two of them and until the second has booted."""
+    time between two of them and until the second has booted. Who is taken before that never was."""
+    boot_s = BOOT_S / TIMES
     free_since = dict.fromkeys(range(schedule.pool), _BEGINS_S)
     found = []
-    for stay in sorted(schedule.stays, key=lambda stay: stay.from_s):
+    booted = [stay for stay in schedule.stays if stay.until_s > stay.from_s + boot_s]
+    for stay in sorted(booted, key=lambda stay: stay.from_s):
         place = min(free_since, key=lambda each: free_since[each])
         if stay.from_s > 0:
-            away_s = stay.from_s + BOOT_S / TIMES - free_since[place]
+            away_s = stay.from_s + boot_s - free_since[place]
             found.append(Absence(free_since[place], f"spot-{place}", away_s))
         free_since[place] = stay.until_s
     found += [

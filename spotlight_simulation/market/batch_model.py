@@ -20,7 +20,7 @@ from spotlight_simulation.market.schedule import Prices, Schedule, Stay
 from spotlight_simulation.profile import Profile
 
 BOOT_S = 300.0
-"""From a node's start until it runs a program; an assumption, since no trace tells it. [s]"""
+"""A node runs a program so long after its start; an assumption, since no trace tells it. [s]"""
 
 BESIDE_A_PREVIEW = 1.05
 """A spot worker's time for each preview over the time that denoising takes, with its score and the
@@ -47,17 +47,17 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """What the changes of its nodes cost a system. Changes at the same moment cost as one."""
 
     ready_s: float
-    """From a node's start until it works. [s]"""
+    """A node works so long after its start. [s]"""
     stop_at_loss_s: float = 0.0
     """Nobody works for so long after a loss. [s]"""
     stop_at_join_s: float = 0.0
     """Nobody works for so long after a newcomer is ready. [s]"""
     again_at_loss_s: float = 0.0
-    """So much work of all is made again after a loss, or all since the last change. [s]"""
+    """The work of all that is made again after a loss, at most that since the last change. [s]"""
     again_at_join_s: float = 0.0
-    """So much work of all is made again after a newcomer, or all since the last change. [s]"""
+    """The work of all that is made again after a newcomer, at most that since the last one. [s]"""
     partners: int = 0
-    """So many other nodes start anew as well when one is lost, while the rest goes on."""
+    """How many other nodes start anew as well when one is lost, while the rest goes on."""
     partners_away_s: float = 0.0
     """How long these do not work. [s]"""
     checkpoint_s: float = 0.0

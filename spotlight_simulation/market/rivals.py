@@ -49,7 +49,7 @@ COSTS = {
         3.2, "`benchmarks.trainer_loss`: from the kill until others hold the state of training"
     ),
 }
-"""By name; in seconds of all who wait for it."""
+"""The costs by name, in seconds of all who wait for them."""
 
 START_S = COSTS["process"].seconds + COSTS["load"].seconds
 """A process that holds the model, from its start. [s]"""
