@@ -61,6 +61,10 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     machine that scores, and its package must be allowed there (`--allow-code`)."""
     options: Mapping[str, Any] = {}
     """Keyword arguments of that function or class."""
+    groupwise: bool = False
+    """Whether `kind: python` scores all images of a prompt group in one call, and so can compare
+    them. It is for judges of pairs, and for diversity; one worker is sent all images of a group for
+    it."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "name", self.name or self.kind)
@@ -94,6 +98,11 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             "range",
             "must be two numbers with `judge.formula: rubric`: they are the worst and the best"
             " grade",
+        )
+        require(
+            self.kind == "python" or not self.groupwise,
+            "groupwise",
+            f"belongs to `kind: python`, but this reward's kind is `{self.kind}`; remove it",
         )
         require(
             self.kind == "python" or not self.options,
