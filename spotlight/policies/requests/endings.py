@@ -201,6 +201,7 @@ class Endings:
     def gather(self, taker: Taker, lease: Lease, done: FinishedBatch, now: float) -> None:
         """Its requests are denoised; they are scored once those are that they are scored with."""
         taker.free_since = now
+        taker.revoked.add(lease.number)  # it may still name it, and the requests wait
         self._matching.close(lease)
         steps = lease.request.settings.steps
         self._accounts.save(dict(enumerate(lease.rows)), steps, done.bundle)
