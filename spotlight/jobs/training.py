@@ -89,6 +89,11 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     centred again, so that those of a prompt group sum to 0. When absent it is 5 with `flow_grpo`,
     `grpo_guard` and `awm`, and otherwise 1: it is also how strongly DiffusionNFT is pulled back to
     its old policy."""
+    variance_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Only the prompt groups whose rewards vary most are trained on: the fewest that together have
+    this share of the variances of all groups. 1 trains on all groups, those without contrast too.
+    It is for jobs with many groups that hardly contrast: an update takes less time, and less noise
+    comes into it."""
     ema_decay: Decay = 0.9
     """Decay per optimizer step of the averaged weights (EMA) that validation uses."""
     rollout_decay: Decay = 0.0
