@@ -54,10 +54,15 @@ def _explained(repository: str) -> Iterator[None]:
     from huggingface_hub import errors
 
     # Their errors of connections are their HTTP library's, which changed between versions.
-    theirs = [kind for kind in errors.HfHubHTTPError.__bases__ if issubclass(kind, Exception)]
+    theirs = errors.HfHubHTTPError.__bases__
+    any_error: tuple[type[Exception], ...] = (
+        OSError,
+        ValueError,
+        *(kind for kind in theirs if issubclass(kind, Exception)),
+    )
     try:
         yield
-    except (OSError, ValueError, *theirs) as error:
+    except any_error as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         advice = (
             "give a token that may write there, with `hf auth login` or HF_TOKEN"
