@@ -12,7 +12,11 @@ import msgspec
 SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
-ExportFormat = Literal["diffusers", "peft", "pipeline"]
+ExportFormat = Literal["diffusers", "peft", "comfyui", "pipeline"]
+ADAPTER_FORMATS: tuple[ExportFormat, ...] = ("peft", "comfyui")
+"""The formats of adapters alone."""
+COMFYUI_FILE = "spotlight_lora.safetensors"
+"""The file of an export for ComfyUI."""
 RequestKind = Literal["preview", "rollout", "evaluation", "random", "gradient"]
 """A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
 seeds is worth. A `gradient` is that of a slice of an update: nothing is denoised for it."""
