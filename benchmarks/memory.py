@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.report import Report
 from spotlight.diffusion.activations import Activations, Adapters, Pass
 from spotlight.diffusion.checkpoints import add_adapters, load_model
-from spotlight.diffusion.families.base import Facts, Family
+from spotlight.diffusion.families.base import Facts, Family, ModelInput
 from spotlight.diffusion.families.registry import FAMILIES
 from spotlight.diffusion.geometry import Grid
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec
@@ -130,9 +130,8 @@ class Passes:
 
     def forward(self) -> Tensor:
         """The velocity."""
-        return self._case.family.velocity(
-            self.transformer, self._latents, self._sigmas, self._conditioning, self._case.grid, 1.0
-        )
+        given = ModelInput(self._latents, self._sigmas, self._conditioning, self._case.grid)
+        return self._case.family.velocity(self.transformer, given)
 
     def both(self) -> None:
         """The velocity, and gradients from it."""
