@@ -178,6 +178,9 @@ class Family(ABC):
     """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}
     """Modules whose output becomes whole again, along which dimension; with `cuts` only."""
+    joined: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The sequences, cut before them, that lie one behind the other in an argument; of one that is
+    not here there is one sequence."""
 
     def targets(self, lora: LoraSpec) -> tuple[str, ...]:
         """The modules that get an adapter."""
