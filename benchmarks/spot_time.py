@@ -320,7 +320,7 @@ def _random_works(number: int) -> Iterator[SpotWork]:
                 weights_bytes=round(10 ** rng.uniform(6, 10)),
                 up_bytes_per_s=10 ** rng.uniform(7.5, 10),
                 down_bytes_per_s=10 ** rng.uniform(7.5, 10),
-                rank_nodes=rng.randint(1, ranks),
+                receivers=rng.randint(1, ranks),
             ),
             spot_workers=ranks * rng.randint(0, 8),
             idle_workers=rng.choice([0, 0, 2]),

@@ -19,6 +19,7 @@ from spotlight.policies.money.prices import Prices
 from spotlight.policies.money.words import money
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
+from spotlight.preflight.memory import trained_guidance
 from spotlight.report.formatting import count
 from spotlight.types import Pool
 
@@ -44,7 +45,7 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, s
         ("sampler", _sampler(job, checkpoint)),
         ("prompts", _prompts(files)),
         ("iterations", _iterations(job)),
-        ("training", _training(job)),
+        ("training", _training(job, checkpoint)),
         ("exploration", _exploration(job)),
         ("validation", _validation(job, files)),
         ("processes", _processes(job)),
@@ -120,13 +121,17 @@ def _iterations(job: JobSpec) -> str:
     )
 
 
-def _training(job: JobSpec) -> str:
-    training = job.training
+def _training(job: JobSpec, checkpoint: CheckpointInfo) -> str:
+    training, guidance = job.training, trained_guidance(job, checkpoint)
     updates = count(training.updates_per_iteration, "update")
-    return (
-        f"{loss_title(training.loss)}, {updates} an iteration "
-        f"at learning rate {training.learning_rate:g}, on {count(training.ranks, 'worker')}"
-    )
+    said = [
+        loss_title(training.loss),
+        f"{updates} an iteration at learning rate {training.learning_rate:g}",
+        f"on {count(training.ranks, 'worker')}",
+    ]
+    if guidance != job.sampler.guidance:
+        said.append(f"guidance {guidance:g}" if guidance > 1 else "without guidance")
+    return ", ".join(said)
 
 
 def _exploration(job: JobSpec) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from spotlight.diffusion.families.base import Family
+from spotlight.diffusion.families.base import Family, ModelInput
 from spotlight.diffusion.images import ImageCodec, to_uint8
 from spotlight.diffusion.model import Conditioning
 from spotlight.diffusion.schedule import Scheduler, flow_sigmas
@@ -64,6 +64,11 @@ class FlowModel:
         device: torch.device = next(self.transformer.parameters()).device
         return device
 
+    @property
+    def embeds_guidance(self) -> bool:
+        """As its family knows by its configuration."""
+        return self._family.embeds_guidance(self.transformer)
+
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
         """(tokens, channels) of packed latents; raises `JobError` naming the size that does not
         fit.
@@ -98,12 +103,11 @@ class FlowModel:
         told = self._family.told(self._scheduler, sigmas)
 
         def predict(of: Conditioning) -> Tensor:
-            return self._family.velocity(
-                self.transformer, latents, told, of.tensors, grid, guidance
-            ).float()
+            given = ModelInput(latents, told, of.tensors, grid, guidance)
+            return self._family.velocity(self.transformer, given).float()
 
         positive = predict(conditioning)
-        if guidance == 1.0 or self._family.embeds_guidance(self.transformer):
+        if guidance == 1.0 or self.embeds_guidance:
             return positive
         tokens = conditioning.tensors["embeds"].shape[1]
         negative = self.encode_prompts([self._negative_prompt], tokens)

@@ -50,6 +50,11 @@ class DiffusionModel(Protocol):
         """Where forward passes run."""
         ...
 
+    @property
+    def embeds_guidance(self) -> bool:
+        """Whether guidance is an input of the transformer, and takes no second pass."""
+        ...
+
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
         """(tokens, channels) of the packed latents of a `height` x `width` pixel image or video.
 

@@ -10,7 +10,9 @@ import math
 from collections.abc import Hashable, Iterable, Sequence
 from operator import mul
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
+
+_Group = TypeVar("_Group", bound=Hashable)
 
 EPSILON = 1e-4
 """Added to the standard deviation, as in Flow-GRPO and DiffusionNFT."""
@@ -91,17 +93,49 @@ def mixed_advantages(
     return group_advantages(sums, groups, baseline=baseline, std="global", clip=clip)
 
 
+def contrasting_groups(
+    rewards: Sequence[Sequence[float]],
+    groups: Sequence[_Group],
+    weights: Sequence[float],
+    share: float,
+) -> frozenset[_Group]:
+    """The fewest groups that together have this share of the variances of all groups, the one that
+    varies most first; of equals the one that comes first. RAGEN-2, arXiv 2604.06268.
+
+    Variances are of the weighted sum of the rewards, each over its standard deviation over all
+    samples: with that of its group, all groups would vary alike. All groups are kept with a share
+    of 1, and where none varies. Takes and raises what `mixed_advantages` does.
+    """
+    parts = [
+        group_advantages(column, groups, clip=math.inf) for column in zip(*rewards, strict=True)
+    ]
+    sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
+    variances = {
+        group: _std([sums[index] for index in indices]) ** 2
+        for group, indices in _members(sums, groups).items()
+    }
+    wanted = share * math.fsum(variances.values())
+    if share == 1 or wanted == 0:
+        return frozenset(variances)
+    kept: list[_Group] = []
+    for group in sorted(variances, key=lambda group: -variances[group]):
+        if math.fsum(variances[each] for each in kept) >= wanted:
+            break
+        kept.append(group)
+    return frozenset(kept)
+
+
 def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
     """Whether all samples have the same rewards, of which each has one or several."""
     return len(set(map(tuple, rewards))) == 1
 
 
-def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+def _members(rewards: Sequence[float], groups: Sequence[_Group]) -> dict[_Group, list[int]]:
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards, but {len(groups)} group names")
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError("rewards must be finite; a failed score is not a reward")
-    members: dict[Hashable, list[int]] = {}
+    members: dict[_Group, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     return members

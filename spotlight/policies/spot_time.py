@@ -91,13 +91,14 @@ class GradientWork:
     is taken to be as fast as the way down."""
     down_bytes_per_s: float | None
     """The speed that was measured at which one of several workers gets weights; None before."""
-    rank_nodes: int = 1
-    """How many nodes ranks run on. All gradients that go to one share its link."""
+    receivers: int = 1
+    """How many take gradients at the same time, each at the speed that was measured while others
+    took some, too."""
     may_be_given_away: bool = True
     """Whether this job's gradients may be computed by others at all."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "ranks", "updates", "slices", "rank_nodes")
+        _check_counts(self, "ranks", "updates", "slices", "receivers")
         _check_amounts(self, "rank_slice_s", "worker_slice_s", above_zero=True)
         _check_amounts(self, "gradient_bytes", "weights_bytes")
         _check_amounts(self, "up_bytes_per_s", "down_bytes_per_s", above_zero=True)
@@ -133,7 +134,7 @@ class GradientWork:
         """Seconds until all gradients of an update are there, with so many other workers.
 
         The last event that is needed is a slice that ranks have done, or one that has come, limited
-        by the workers or by the links of the ranks' nodes: the first that is enough of each kind.
+        by the workers or by those who take them: the first that is enough of each kind.
         """
         alone, first_s, up_s = self.slices * self.rank_slice_s, self.away_s(), self._up_s
         if workers <= 0 or first_s > alone:
@@ -145,7 +146,7 @@ class GradientWork:
             if at_s >= first_s:
                 came = workers * (_times(at_s - first_s, each_s) + 1)
                 if up_s > 0:
-                    came = min(came, self.rank_nodes * (_times(at_s - first_s, up_s) + 1))
+                    came = min(came, self.receivers * (_times(at_s - first_s, up_s) + 1))
             return done + came >= wanted
 
         def least_s(start_s: float, step_s: float) -> float:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
 from spotlight.jobs import JobSpec, TrainingSpec
+from spotlight.jobs.losses import LOSSES, NOISY_SAMPLERS, training_guidance
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 
 BFLOAT16 = 2
@@ -159,6 +160,15 @@ def adapters_of(job: JobSpec, checkpoint: CheckpointInfo) -> Adapters | None:
     return Adapters(checkpoint.family.targets(lora), lora.rank)
 
 
+def trained_guidance(job: JobSpec, checkpoint: CheckpointInfo) -> float:
+    """The guidance scale of training's forward passes. A loss of the user's own is taken for one
+    that replays the sampler's steps, which takes no less memory."""
+    facts = LOSSES.get(job.training.loss)
+    samplers = facts.samplers if facts is not None else NOISY_SAMPLERS
+    embedded = checkpoint.facts.embeds_guidance
+    return training_guidance(job.training, job.sampler, samplers, embedded=embedded)
+
+
 def activations_of(
     job: JobSpec, checkpoint: CheckpointInfo, *, rows: int, nbytes: int
 ) -> Activations:
@@ -241,10 +251,9 @@ def _denoising_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> l
 
 
 def _passes(job: JobSpec, checkpoint: CheckpointInfo) -> int:
-    """Of one step: guidance takes another one, with gradients as well, unless it is an input."""
-    if job.sampler.guidance == 1 or checkpoint.facts.embeds_guidance:
-        return 1
-    return 2
+    """Of a step of training: guidance takes another one, with gradients as well, unless it is an
+    input."""
+    return 1 if checkpoint.facts.embeds_guidance or trained_guidance(job, checkpoint) == 1 else 2
 
 
 def _published_bytes(job: JobSpec, nbytes: int) -> int:

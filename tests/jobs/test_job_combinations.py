@@ -68,6 +68,17 @@ def test_an_ode_sampler_has_no_use_for_the_window() -> None:
     job_from_data(with_field("sampler.steps", 2))
 
 
+@pytest.mark.parametrize("loss", ["flow_grpo", "grpo_guard"])
+def test_losses_that_replay_steps_refuse_another_guidance_than_that_of_rollouts(loss: str) -> None:
+    data = with_field("sampler.kind", "flow_sde", with_field("training.loss", loss))
+    data = with_field("sampler.guidance", 4.5, data)
+    assert job_from_data(data).training.guidance is None
+    assert job_from_data(with_field("training.guidance", 4.5, data)).training.guidance == 4.5
+    error = problem_of(with_field("training.guidance", 1, data))
+    assert error.path == "training.guidance"
+    assert error.problem.startswith("must be 4.5 as `sampler.guidance`, or absent, with " + loss)
+
+
 @pytest.mark.parametrize("noise_level", [1.01, 2.0])
 def test_cps_refuses_a_noise_level_above_all_of_the_noise(noise_level: float) -> None:
     """At 2 it would add none."""

@@ -76,7 +76,7 @@ def test_without_links_an_update_is_divided_evenly(workers: int, seconds: float)
 
 def test_the_links_of_the_ranks_nodes_limit_how_many_gradients_come() -> None:
     heavy = replace(GRADIENTS, gradient_bytes=9 * 10**9)
-    assert heavy.update_s(40) > replace(heavy, rank_nodes=4).update_s(40)
+    assert heavy.update_s(40) > replace(heavy, receivers=4).update_s(40)
 
 
 def simulated_update_s(work: GradientWork, workers: int) -> float:
@@ -86,7 +86,7 @@ def simulated_update_s(work: GradientWork, workers: int) -> float:
     away_s, up_s = work.away_s(), work.gradient_bytes / up
     each_s = max((work.worker_slice_s or work.rank_slice_s), up_s)
     left = [work.slices] * work.ranks  # that neither the rank nor a worker has begun
-    links = [-math.inf] * work.rank_nodes
+    links = [-math.inf] * work.receivers
     last = 0.0
     free = [(0.0, 0, rank) for rank in range(work.ranks)]
     free += [(away_s - each_s, 1, number) for number in range(workers)]
@@ -99,7 +99,7 @@ def simulated_update_s(work: GradientWork, workers: int) -> float:
             heapq.heappush(free, (at + work.rank_slice_s, 0, number))
         elif kind == 1:
             rank = max(range(work.ranks), key=left.__getitem__)
-            link = rank % work.rank_nodes
+            link = rank % work.receivers
             came = max(at + each_s, links[link] + up_s)
             if came > left[rank] * work.rank_slice_s + at:
                 continue  # the rank would have it sooner

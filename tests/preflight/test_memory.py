@@ -173,12 +173,29 @@ def test_guidance_keeps_the_activations_of_two_passes_unless_it_is_an_input(
     make_job: Callable[..., JobSpec],
 ) -> None:
     def kept(name: str, guidance: float) -> int:
-        job = make_job(name, sampler={"guidance": guidance})
+        training = {"guidance": guidance}
+        job = make_job(name, sampler={"guidance": 4.0}, training=training)
         plan = memory_plan(job, inspect_checkpoint(job.model))
         return part(plan.trainer, "activations").nbytes
 
     assert kept("qwen-image", 4.0) == 2 * kept("qwen-image", 1.0)
     assert kept("flux.1-dev", 4.0) == kept("flux.1-dev", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "passes"),
+    [("diffusion_nft", "ode", 1), ("flow_grpo", "flow_sde", 2), ("my_losses:Mine", "ode", 2)],
+)
+def test_guided_rollouts_take_a_second_pass_of_training_only_from_losses_that_replay_them(
+    make_job: Callable[..., JobSpec], loss: str, kind: str, passes: int
+) -> None:
+    def kept(guidance: float) -> int:
+        sampler = {"guidance": guidance, "kind": kind}
+        job = make_job(sampler=sampler, training={"loss": loss, "advantage_clip": 1.0})
+        plan = memory_plan(job, inspect_checkpoint(job.model))
+        return part(plan.trainer, "activations").nbytes
+
+    assert kept(4.0) == passes * kept(1.0)
 
 
 def test_a_sample_of_1280_pixels_needs_activation_checkpointing(

@@ -204,3 +204,18 @@ async def test_the_metadata_of_a_prompt_goes_along_with_all_its_requests(
 async def test_a_prompt_of_a_text_file_has_none(town: Town) -> None:
     await town.run(job())
     assert {request.metadata for _, request in town.world.granted} == {""}
+
+
+async def test_only_the_groups_that_vary_most_are_trained_on(
+    town: Town, reward: Callable[[Callable[[Request], Any]], None]
+) -> None:
+    reward(lambda wanted: chance(wanted) * (1.0 if wanted.group % 2 else 0.01))
+    end = await town.run(job(training={"variance_share": 0.9}))
+    assert end.outcome == "finished"
+    for samples, metrics in zip(
+        trained_samples(town.world.trained), iterations(end.run_folder), strict=True
+    ):
+        left_out = metrics["samples_left_out"]
+        assert left_out >= metrics["samples"] / 2
+        assert len(samples) == metrics["samples"] - left_out > 0
+        assert max(abs(advantage) for _, advantage in samples) > 0.1

@@ -18,6 +18,7 @@ from spotlight.actors.coordinator.tenant.request_plans import (
     preview_settings,
     previewed,
     rollout_settings,
+    scored_together,
 )
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
@@ -200,6 +201,10 @@ class ExplorationPhase:
             preview_request(self._spec, preview, are_samples=are_samples)
             for preview in orders.previews
         ]
+        if self._spec.compares:
+            size = self._spec.group_size
+            heats = (requests[first : first + size] for first in range(0, len(requests), size))
+            requests = [one for heat in heats for one in scored_together(self._spec.work, heat)]
         samples = self._spec.samples_per_iteration
         for first in range(0, len(requests), samples):
             self._job.requests.submit(requests[first : first + samples])

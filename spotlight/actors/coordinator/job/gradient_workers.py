@@ -29,6 +29,7 @@ class GradientWorkers:
 
     def __init__(self, job: JobRunner) -> None:
         self._job, self._spec = job, job.spec
+        job.lent.only_for(frozenset())
         self.computing: frozenset[str] = frozenset()
         """The workers that compute gradients, and nothing else."""
         self._slices = 0
@@ -52,7 +53,9 @@ class GradientWorkers:
     def note(self, opened: OpenUpdate) -> None:
         """A rank has begun an update."""
         self._slices = len(opened.share.slices)
-        self._times.weights_bytes = opened.weights.nbytes
+        if opened.weights is not None:
+            ranks = len(self._job.team.machine.ranks)
+            self._times.weights_bytes = ranks * opened.weights.nbytes
 
     def came(self, gradient: BundleOffer) -> None:
         """A worker has computed this."""
@@ -157,7 +160,7 @@ class GradientWorkers:
                 weights_bytes=times.weights_bytes,
                 up_bytes_per_s=times.bytes_per_s,
                 down_bytes_per_s=times.bytes_per_s,
-                rank_nodes=len({rank.node for rank in ranks}),
+                receivers=len(ranks),
                 may_be_given_away=spec.training.slices > 1,
             ),
             spot_workers=spot,
@@ -198,6 +201,7 @@ class GradientWorkers:
         if names != self.computing:
             is_first = not self.computing
             self.computing = names
+            self._job.lent.only_for(frozenset(name.partition("/")[0] for name in names))
             self._job.requests.compute(names)
             self._job.briefing.share_backlog()
             if is_first:
