@@ -49,11 +49,15 @@ def replay(
     ] = None,
     notice: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds of notice before a node is taken; 0: none."),
+        typer.Option(
+            min=0.0, max=3600.0, help="Seconds of notice before a node is taken; 0: none."
+        ),
     ] = 30.0,
     boot: Annotated[
         float,
-        typer.Option(min=0.0, help="Seconds until a node that was started runs a program."),
+        typer.Option(
+            min=0.0, max=86_400.0, help="Seconds until a node that was started runs a program."
+        ),
     ] = 300.0,
     seed: Annotated[int, typer.Option(help="Decides which nodes are taken.")] = 0,
     skip_holes: Annotated[

@@ -9,8 +9,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from spotlight.jobs import JobSpec
 from spotlight_simulation.market.schedule import Schedule, Stay
 from spotlight_simulation.memory_cluster import COORDINATOR, Cluster
+from spotlight_simulation.processes import NodeSpec
 
 _RESTART_S = 2.0
 """How long it takes until somebody starts a process again that crashed. [s]"""
@@ -22,6 +24,15 @@ class Crash(NamedTuple):
     at_s: float
     process: str
     """The name of a node, or of the coordinator."""
+
+
+def nodes_of(job: JobSpec, schedule: Schedule) -> tuple[NodeSpec, ...]:
+    """The machines of a job on a schedule: its reserved nodes, and one for each stay."""
+    reserved, workers = job.pools.reserved, job.pools.spot.workers
+    return (
+        *(NodeSpec(f"reserved-{n}", "reserved", reserved.workers) for n in range(reserved.nodes)),
+        *(NodeSpec(stay.node, "spot", workers) for stay in schedule.stays),
+    )
 
 
 class MarketFleet:
@@ -45,6 +56,8 @@ class MarketFleet:
         self._crashes = crashes
         self._here = {COORDINATOR}
         """The processes whose machines are there and have booted."""
+        self.struck: list[str] = []
+        """The processes that a crash has ended, in order."""
 
     @asynccontextmanager
     async def there(self) -> AsyncIterator[None]:
@@ -62,10 +75,10 @@ class MarketFleet:
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks) if tasks else None
-            for task in tasks:
-                if not task.cancelled():
-                    task.result()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
 
     async def _begin(self, process: str, machine_s: float = 0.0) -> None:
         self._here.add(process)
@@ -95,6 +108,7 @@ class MarketFleet:
     async def _crash(self, crash: Crash) -> None:
         await self._sleep_until(crash.at_s)
         if self._cluster.kill_process(crash.process):
+            self.struck.append(crash.process)
             await asyncio.sleep(_RESTART_S)
             await self._cluster.buried()
             if crash.process in self._here and not self._cluster.is_up(crash.process):

@@ -99,7 +99,7 @@ class _Reader:
     def __init__(self, file: Path, text: str) -> None:
         self._file = file
         self._text = text
-        self._name = f"{file.parent.name}/{file.stem}"
+        self._name = f"{file.parent.name}/{file.stem}".lstrip("/")
 
     def trace(self, zone: str | None) -> Trace:
         """What is in it."""

@@ -38,18 +38,17 @@ from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.invariants import check
 from spotlight_simulation.job_life import Run, Scenario
 from spotlight_simulation.market.batch_model import BOOT_S
-from spotlight_simulation.market.market_fleet import Crash, MarketFleet
+from spotlight_simulation.market.market_fleet import Crash, MarketFleet, nodes_of
 from spotlight_simulation.market.outcome import Outcome, shares_of_nodes
 from spotlight_simulation.market.schedule import Prices, Schedule
 from spotlight_simulation.memory_cluster import Cluster
 from spotlight_simulation.numerics import Batch, Fingerprints, Update
-from spotlight_simulation.processes import NodeSpec
 from spotlight_simulation.profile import Profile
 
 _POLL_S = 10.0
 _BETWEEN_S = 1.0
 _SETTLES_S = 15.0
-"""After the end of a job its ledger has all of its time."""
+"""The ledger of a job has all of its time so long after its end. [s]"""
 _UNPRODUCTIVE = ("starting", "loading", "draining", "lost")
 """The states in which a worker is paid for and cannot work."""
 
@@ -110,7 +109,7 @@ async def _simulate(
     cluster = Cluster(
         job.seed,
         folder,
-        tuple(_nodes(job, schedule)),
+        nodes_of(job, schedule),
         times=profile.times(job),
         numerics=CalmWeights(),
         permissions=Permissions.of(job),
@@ -131,14 +130,6 @@ def _uncut(job: JobSpec) -> JobSpec:
         job.training, advantage_clip=float(job.samples_per_iteration)
     )
     return msgspec.structs.replace(job, training=training)
-
-
-def _nodes(job: JobSpec, schedule: Schedule) -> Iterator[NodeSpec]:
-    reserved = job.pools.reserved
-    for number in range(reserved.nodes):
-        yield NodeSpec(f"reserved-{number}", "reserved", reserved.workers)
-    for stay in schedule.stays:
-        yield NodeSpec(stay.node, "spot", job.pools.spot.workers)
 
 
 def _fleet_prices(prices: Prices) -> FleetPrices:
