@@ -39,7 +39,7 @@ from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
 from spotlight.store.memory_folder import default_base
 from spotlight.trackers.building import check_trackers
-from spotlight.types import Prompt
+from spotlight.types import QUANTISERS, Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
 SCORER_MODULES: dict[str, tuple[str, ...]] = {
@@ -330,6 +330,9 @@ def check_packages(
     needed = list(WORKER_MODULES)
     if job.model.tuning == "lora":
         needed.append("peft")
+    if job.model.quantize != "none":
+        who = f"`model.quantize: {job.model.quantize}` needs"
+        require_packages([QUANTISERS[job.model.quantize]], "quantize", who)
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
