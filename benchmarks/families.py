@@ -63,6 +63,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
     ],
+    "krea2": [
+        (Case(40, 56), {}),
+        (Case(56, 40, guidance=4.5), {}),
+        (Case(48, 32, guidance=2.0, steps=4), {"use_dynamic_shifting": False, "shift": 2.0}),
+    ],
 }
 """Sizes, guidance and changes of the scheduler; sizes are odd numbers of patches too."""
 FIRST_ORDER = {"solver_order": 1, "disable_corrector": list(range(1000))}

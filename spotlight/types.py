@@ -4,7 +4,7 @@ that these name. Every package may import this; it imports nothing of ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
@@ -169,6 +169,16 @@ class Request(Record, frozen=True):
     thumbnail_key: str = ""
     """Where the member leaves a small picture of it there if it is the best or the worst image of
     its batch; empty for nowhere."""
+    scored_with: tuple[int, ...] = ()
+    """The seeds of its prompt group whose images are scored in one call, its own included; empty if
+    its image is scored whatever becomes of others."""
+
+
+def are_scored_now(requests: Sequence[Request]) -> bool:
+    """Whether a batch can be scored: no image that its own are compared with is elsewhere."""
+    together = requests[0].scored_with
+    groups = {(request.group, request.scored_with) for request in requests}
+    return not together or (len(groups) == 1 and len(requests) == len(together))
 
 
 class StoreEndpoint(Record, frozen=True):

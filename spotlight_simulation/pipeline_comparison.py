@@ -111,6 +111,8 @@ def _guidance(family: str, pipeline: Any, case: Case) -> dict[str, Any]:
     scale = case.guidance
     if family in ("sd3", "wan"):
         guided = {"guidance_scale": scale}
+    elif family == "krea2":  # whose scale begins at 0, where others begin at 1
+        guided = {"guidance_scale": scale - 1}
     elif family == "flux" and pipeline.transformer.config.guidance_embeds:
         return {"guidance_scale": scale}
     else:

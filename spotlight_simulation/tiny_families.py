@@ -21,6 +21,8 @@ from diffusers import (
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
+    Krea2Pipeline,
+    Krea2Transformer2DModel,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
@@ -37,6 +39,8 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLModel,
     T5Config,
     T5EncoderModel,
     UMT5Config,
@@ -73,15 +77,7 @@ def _qwen_image() -> Any:
         FlowMatchEulerDiscreteScheduler(
             use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
         ),
-        AutoencoderKLQwenImage(
-            base_dim=8,
-            z_dim=4,
-            dim_mult=[1, 1, 1],
-            num_res_blocks=1,
-            temperal_downsample=[False, True],
-            latents_mean=[0.1, -0.2, 0.3, 0.0],
-            latents_std=[1.0, 2.0, 0.5, 1.5],
-        ),
+        _qwen_vae(),
         _qwen_text(),
         _tokenizer(),
         QwenImageTransformer2DModel(
@@ -177,6 +173,45 @@ def _wan() -> Any:
     )
 
 
+def _krea2() -> Any:
+    return Krea2Pipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, max_image_seq_len=6400
+        ),
+        _qwen_vae(),
+        _qwen3_text(layers=36),
+        _tokenizer(),
+        Krea2Transformer2DModel(
+            **_HEADS,
+            in_channels=16,
+            num_layers=2,
+            num_key_value_heads=1,
+            intermediate_size=48,
+            timestep_embed_dim=32,
+            text_hidden_dim=_TEXT_WIDTH,
+            num_text_layers=12,
+            text_num_attention_heads=2,
+            text_num_key_value_heads=2,
+            text_intermediate_size=48,
+            num_layerwise_text_blocks=1,
+            num_refiner_text_blocks=1,
+            axes_dims_rope=(4, 6, 6),
+        ),
+    )
+
+
+def _qwen_vae() -> AutoencoderKLQwenImage:
+    return AutoencoderKLQwenImage(
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False, True],
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.0, 2.0, 0.5, 1.5],
+    )
+
+
 def _image_vae() -> AutoencoderKL:
     return AutoencoderKL(
         latent_channels=4,
@@ -247,6 +282,35 @@ def _qwen_text() -> Any:
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**whole)).eval()
 
 
+def _qwen3_text(*, layers: int) -> Any:
+    text: dict[str, Any] = {
+        "hidden_size": _TEXT_WIDTH,
+        "intermediate_size": 16,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_theta": 1000000.0,
+            "rope_type": "default",
+            "mrope_section": [4, 2, 2],
+            "mrope_interleaved": True,
+        },
+        "vocab_size": _VOCABULARY,
+    }
+    vision = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": _TEXT_WIDTH,
+        "deepstack_visual_indexes": [0],
+        "num_position_embeddings": 16,
+    }
+    whole: dict[str, Any] = {"text_config": text, "vision_config": vision}
+    return Qwen3VLModel(Qwen3VLConfig(**whole)).eval()
+
+
 def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 512) -> Any:
     """One token for each byte, and marks before and behind the text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -270,6 +334,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "sd3": _sd3,
     "flux": _flux,
     "wan": _wan,
+    "krea2": _krea2,
 }
 
 

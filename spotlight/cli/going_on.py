@@ -119,7 +119,8 @@ def export(
     from spotlight.cli.processes import run_in_process
     from spotlight.exports.hub import push, require_pushable
     from spotlight.exports.plan import plan_export
-    from spotlight.preflight.checks import WORKER_MODULES, require_packages
+    from spotlight.preflight.checks import WORKER_MODULES
+    from spotlight.preflight.packages import require_packages
     from spotlight.running.run_names import find_run
 
     folder = find_run(run) or Path(run)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from spotlight.diffusion.families.base import Family
+from spotlight.diffusion.families.base import Family, ModelInput
 from spotlight.diffusion.images import ImageCodec, to_uint8
 from spotlight.diffusion.model import Conditioning
 from spotlight.diffusion.schedule import Scheduler, flow_sigmas
@@ -103,9 +103,8 @@ class FlowModel:
         told = self._family.told(self._scheduler, sigmas)
 
         def predict(of: Conditioning) -> Tensor:
-            return self._family.velocity(
-                self.transformer, latents, told, of.tensors, grid, guidance
-            ).float()
+            given = ModelInput(latents, told, of.tensors, grid, guidance)
+            return self._family.velocity(self.transformer, given).float()
 
         positive = predict(conditioning)
         if guidance == 1.0 or self.embeds_guidance:

@@ -38,6 +38,8 @@ class ParallelPlan:
     attention: Mapping[str, tuple[str, ...]]
     """The sequences whose shards make up the queries, keys and values of a module. A module with
     none has whole keys on every member, so it needs no exchange."""
+    joined: Mapping[str, tuple[str, ...]]
+    """The sequences that lie one behind the other in an input."""
 
 
 def plan_of(transformer: nn.Module) -> ParallelPlan:
@@ -58,16 +60,14 @@ def plan_of(transformer: nn.Module) -> ParallelPlan:
             pattern: cut for pattern, cut in cuts.items() if isinstance(cut, ContextParallelOutput)
         },
         attention=family.attention,
+        joined=family.joined,
     )
 
 
 def _own_cuts(family: Family) -> dict[str, Any]:
-    """Those that the family names, as diffusers writes them; all are of [B, tokens, channels]."""
+    """Those that the family names, as diffusers writes them."""
     cuts: dict[str, Any] = {
-        pattern: {
-            name: ContextParallelInput(split_dim=dim, expected_dims=3)
-            for name, dim in arguments.items()
-        }
+        pattern: {name: ContextParallelInput(split_dim=dim) for name, dim in arguments.items()}
         for pattern, arguments in (family.cuts or {}).items()
     }
     for pattern, dim in family.gathers.items():

@@ -42,6 +42,7 @@ class SequenceParallel:
         self.transformer = transformer
         self._bound(transformer)
         self._heads: int = transformer.config.num_attention_heads
+        self._joined = plan.joined
         self._thread = threading.local()
         self._attention: list[nn.Module] = []
         for pattern, inputs in plan.inputs.items():
@@ -74,7 +75,7 @@ class SequenceParallel:
             yield
             return
         self._check(group.world, ring)
-        shards = _Shards(Grid(group, ring))
+        shards = _Shards(Grid(group, ring), self._joined)
         self._thread.shards = shards
         try:
             with shards:
@@ -179,9 +180,10 @@ def _backend(attention: Any) -> AttentionBackendName:
 class _Shards(TorchFunctionMode):
     """What one thread knows of its shards, and how its attention is shared out."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, joined: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__()
         self._grid = grid
+        self._joined = joined
         self._rank, self._world = grid.group.rank, grid.group.world
         self._lengths: dict[str, int] = {}
         """The lengths of the whole sequences, by name."""
@@ -195,10 +197,15 @@ class _Shards(TorchFunctionMode):
         """This rank's part of a tensor, remembering the whole length; others than expected stay as
         they are.
         """
-        if not isinstance(tensor, Tensor) or tensor.dim() != cut.expected_dims:
+        expected = cut.expected_dims
+        if not isinstance(tensor, Tensor) or expected not in (None, tensor.dim()):
             return tensor
         if torch.is_grad_enabled():
             raise CannotShard("a shared forward pass has no gradients; run it under torch.no_grad")
+        if name in self._joined:
+            lengths = [self._lengths[sequence] for sequence in self._joined[name]]
+            parts = tensor.split(lengths, cut.split_dim)
+            return torch.cat([self._own(part, cut) for part in parts], cut.split_dim)
         tokens = tensor.shape[cut.split_dim]
         if tokens < self._world:
             raise CannotShard(
@@ -206,6 +213,9 @@ class _Shards(TorchFunctionMode):
                 " lower degree"
             )
         self._lengths[name] = tokens
+        return self._own(tensor, cut)
+
+    def _own(self, tensor: Tensor, cut: ContextParallelInput) -> Tensor:
         return tensor.tensor_split(self._world, dim=cut.split_dim)[self._rank]
 
     def gather(self, part: Tensor, dim: int) -> Tensor:

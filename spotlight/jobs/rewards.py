@@ -34,7 +34,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     kind: RewardKind = "ocr"
     """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
     prompt; `compositional` checks number, colour and position of circles, squares and triangles;
-    `http` asks a server; `judge` asks a vision-language model; `python` is a class of your own."""
+    `http` asks a server; `judge` asks a vision-language model; `python` is a function or a class of
+    your own."""
     name: str = ""
     """Names the reward in metrics and reports; the kind when absent."""
     weight: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] = 1.0
@@ -61,11 +62,15 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     judge: JudgeSpec | None = None
     """The model of `kind: judge`."""
     python: str = ""
-    """The class of `kind: python`: `package.module:Class`, or the name of an entry point of the
-    group `spotlight.rewards`. It must be importable on every machine that scores, and its package
-    must be allowed there (`--allow-code`)."""
+    """The function or class of `kind: python`: `package.module:function`, `package.module:Class`,
+    or the name of an entry point of the group `spotlight.rewards`. It must be importable on every
+    machine that scores, and its package must be allowed there (`--allow-code`)."""
     options: Mapping[str, Any] = {}
-    """Keyword arguments of that class."""
+    """Keyword arguments of that function or class."""
+    groupwise: bool = False
+    """Whether `kind: python` scores all images of a prompt group in one call, and so can compare
+    them. It is for judges of pairs, and for diversity; one worker is sent all images of a group for
+    it."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "name", self.name or self.kind)
@@ -101,6 +106,11 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             " grade",
         )
         require(
+            self.kind == "python" or not self.groupwise,
+            "groupwise",
+            f"belongs to `kind: python`, but this reward's kind is `{self.kind}`; remove it",
+        )
+        require(
             self.kind == "python" or not self.options,
             "options",
             f"belong to `kind: python`, but this reward's kind is `{self.kind}`; remove them",
@@ -109,8 +119,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             not self.python
             or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w][\w.-]*", self.python) is not None,
             "python",
-            "must be `package.module:Class`, or the name of an entry point of the group"
-            " `spotlight.rewards`",
+            "must be `package.module:function`, `package.module:Class`, or the name of an entry"
+            " point of the group `spotlight.rewards`",
         )
 
     @property
@@ -129,7 +139,7 @@ class RewardSpec(Section, frozen=True, kw_only=True):
 
 
 def scorer_target(name: str) -> str | None:
-    """`module:Class` of a scorer of the user's own by the name that a job gives it; None when there
+    """`module:name` of a scorer of the user's own by the name that a job gives it; None when there
     is none."""
     if ":" in name:
         return name

@@ -15,7 +15,6 @@ import hashlib
 import shutil
 from collections.abc import Sequence, Sized
 from difflib import get_close_matches
-from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
@@ -24,7 +23,7 @@ from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion.activations import FLOAT32
 from spotlight.diffusion.checkpoint_names import pinned
-from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError, how_to_install
+from spotlight.errors import JobError, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
@@ -32,10 +31,10 @@ from spotlight.own_classes import require_class
 from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
+from spotlight.preflight.packages import require_packages
+from spotlight.preflight.scorers import check_scorers
 from spotlight.preflight.starts import find_start
-from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
-from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
 from spotlight.store.memory_folder import default_base
@@ -44,13 +43,6 @@ from spotlight.trackers.building import check_trackers
 from spotlight.types import QUANTISERS, Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
-SCORER_MODULES: dict[str, tuple[str, ...]] = {
-    "ocr": ("rapidocr", "onnxruntime"),
-    "compositional": ("cv2",),
-    "http": ("httpx2",),
-    "judge": ("httpx2",),
-}
-"""What the extra `rewards` installs for a kind of reward."""
 _MOST_VALIDATION_IMAGES = 65_536
 """Most images of a validation: twice as many as the largest sets that models are compared on."""
 
@@ -354,39 +346,7 @@ def check_packages(
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
     require_class("training.loss", str(loss_target(job.training.loss)), {"terms": 3, "evaluate": 2})
-    for field, rewards in (
-        ("rewards", job.rewards),
-        ("validation.rewards", job.validation.rewards),
-    ):
-        for index, reward in enumerate(rewards):
-            _check_scorer(f"{field}[{index}]", reward, Permissions.of(job).plus(permissions))
-
-
-def _check_scorer(field: str, reward: RewardSpec, permissions: Permissions) -> None:
-    needed = SCORER_MODULES.get(reward.kind, ())
-    require_packages(needed, "rewards", f"`{field}.kind: {reward.kind}` needs")
-    if reward.kind == "python":
-        try:
-            check_plugin(reward)
-        except JobError as error:
-            raise JobError(f"{field}.python", error.problem) from error
-    endpoint = reward.http or reward.judge
-    if endpoint is not None:
-        try:
-            secret = permissions.secret_of(endpoint)
-            if secret is not None:
-                read_authorization(secret.file, secret.variable)
-        except UserError as error:
-            raise JobError(f"{field}.{reward.kind}", str(error)) from error
-
-
-def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
-    """Raise `MissingDependency` with what to install; `who` needs the modules of an `extra`."""
-    missing = [module for module in modules if find_spec(module) is None]
-    if missing:
-        raise MissingDependency(
-            f"{who} {', '.join(missing)}, which is not installed here: {how_to_install(extra)}"
-        )
+    check_scorers(job, Permissions.of(job).plus(permissions))
 
 
 def check_store(job: JobSpec, files: JobFiles, base: Path | None) -> None:

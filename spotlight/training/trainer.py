@@ -323,7 +323,7 @@ class Trainer:
         """The weights that the next rollouts use (DiffusionNFT's old policy, else the newest).
 
         Copies on the CPU in the model's own dtypes, named as in its `trainable_state`. Ranks of a
-        sharded model must call it together; so with the five that follow.
+        sharded model must call it together; so with the seven that follow.
         """
         return self._weights.published(self._rollout_values)
 
@@ -348,6 +348,20 @@ class Trainer:
     def evaluation_part(self) -> dict[str, Tensor]:
         """The same of `evaluation_state`."""
         return self._weights.published_part(self._ema.average)
+
+    def current_part(self) -> dict[str, Tensor]:
+        """The same of `current_state`."""
+        return self._weights.published_part(self._weights.values)
+
+    def reference_part(self) -> dict[str, Tensor]:
+        """The same of `reference_state`."""
+        return self._weights.published_part(self._values_of("reference"))
+
+    @property
+    def trains_published(self) -> bool:
+        """Whether the next update changes the very weights that roll out: it is the first one of
+        its iteration, and no average rolls out."""
+        return self._old is None and self.update is not None and self.update.update == 0
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that training needs to go on with the same bits; copies on the CPU. Of a

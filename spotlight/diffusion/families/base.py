@@ -75,6 +75,45 @@ class CheckpointFolder:
         return read_weights(self.path / part).shapes
 
 
+class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What transformer/config.json says in every family; its defaults are those of diffusers."""
+
+    num_layers: Size
+    num_attention_heads: Size
+    attention_head_dim: Size
+
+    @property
+    def width(self) -> int:
+        """Channels of a token inside the transformer."""
+        return self.num_attention_heads * self.attention_head_dim
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a transformer is given in one forward pass."""
+
+    latents: Tensor
+    """Packed noisy latents [B, T, C], float32."""
+    sigmas: Tensor
+    """The noise levels [B] that the transformer is told, float32."""
+    conditioning: Mapping[str, Tensor]
+    """The tensors of `Family.padded`, each with a batch [B, ...]."""
+    grid: Grid
+    """The tokens of one sample."""
+    guidance: float = 1.0
+    """The guidance scale, for transformers that embed it."""
+
+    def text(self, name: str, dtype: Any) -> Tensor:
+        """One tensor of the conditioning, in the transformer's dtype."""
+        return self.conditioning[name].to(dtype)
+
+    def rounded_sigmas(self, dtype: Any) -> Tensor:
+        """The sigmas as most pipelines round them: in bfloat16 a time of 1000 sigma keeps other
+        digits than sigma itself.
+        """
+        return (self.sigmas * 1000).to(dtype) / 1000
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the files of a checkpoint say, as far as it is the same question for every family."""
@@ -84,7 +123,7 @@ class Facts:
     """Attention heads of the transformer."""
     shared_text: int | None
     """Tokens of text that members of a group share out; None for none, or an unknown number."""
-    config: msgspec.Struct
+    config: TransformerConfig
     """The configuration of the transformer: two with the same take the same time for a denoising
     step."""
     vocabulary: TokenVocabulary | None = None
@@ -139,6 +178,9 @@ class Family(ABC):
     """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}
     """Modules whose output becomes whole again, along which dimension; with `cuts` only."""
+    joined: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The sequences, cut before them, that lie one behind the other in an argument; of one that is
+    not here there is one sequence."""
 
     def targets(self, lora: LoraSpec) -> tuple[str, ...]:
         """The modules that get an adapter."""
@@ -179,18 +221,8 @@ class Family(ABC):
         return encoded
 
     @abstractmethod
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
-        """One forward pass: v [B, T, C] in the transformer's dtype, from packed latents [B, T, C]
-        and sigmas [B], both float32. `guidance` is for transformers that embed it.
-        """
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
+        """One forward pass: v [B, T, C] in the transformer's dtype."""
 
     @abstractmethod
     def activations(self, facts: Facts, step: Pass) -> Activations:
@@ -219,3 +251,15 @@ def require_equal(path: Path, field: str, value: int, other: str, wanted: int) -
     """Raise the `CheckpointError` of a configuration at `path` that does not fit another part."""
     if value != wanted:
         raise wrong(path, f"has {field} {value}, but {other} is {wanted}; they must be equal")
+
+
+def require_axes(path: Path, axes: Sequence[int], head: int) -> None:
+    """Raise the `CheckpointError` of positions that do not fill the channels of a head."""
+    if any(axis < 2 or axis % 2 for axis in axes):
+        raise wrong(path, f"has axes_dims_rope {list(axes)}; each must be even and positive")
+    if sum(axes) != head:
+        raise wrong(
+            path,
+            f"has attention_head_dim {head}, but its axes_dims_rope {list(axes)} add up to"
+            f" {sum(axes)}; they must be equal",
+        )

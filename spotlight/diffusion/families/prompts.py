@@ -86,6 +86,24 @@ def refuse_too_long(prompt: str, tokens: int, most: int) -> None:
         )
 
 
+def masked(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+    """The `embeds` [L, ...] of one prompt padded to `tokens` with zeros, and a `mask` [tokens] that
+    hides them. Raises `JobError` for a prompt that has more.
+    """
+    hidden = encoded["embeds"]
+    if len(hidden) > tokens:
+        raise JobError(
+            "sampler.text_tokens",
+            f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
+            " or shorten the prompt",
+        )
+    embeds = hidden.new_zeros(tokens, *hidden.shape[1:])
+    embeds[: len(hidden)] = hidden
+    mask = hidden.new_zeros(tokens).bool()
+    mask[: len(hidden)] = True
+    return encoded | {"embeds": embeds, "mask": mask}
+
+
 def too_long_for_t5(folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
     """Tokens of each prompt that has more than `most`, by its place in the list.
 

@@ -15,9 +15,18 @@ import msgspec
 
 from spotlight.diffusion.activations import FLOAT32, Activations, Block, BlockBytes, Pass
 from spotlight.diffusion.checkpoint_files import read_json, wrong
-from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.autoencoders import FramesVae, decode_frames
+from spotlight.diffusion.families.base import (
+    CheckpointFolder,
+    Facts,
+    Family,
+    ModelInput,
+    Size,
+    TransformerConfig,
+    require_equal,
+)
 from spotlight.diffusion.families.prompts import T5, read_t5, too_long_for_t5
-from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
+from spotlight.diffusion.geometry import Geometry, pack, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +36,8 @@ _DECODED = 55
 """See `Facts.decoded`: in `base_dim`, with four frames at a time and what goes on to the next."""
 
 
-class _Transformer(msgspec.Struct, frozen=True):
-    """transformer/config.json; defaults are those of diffusers."""
+class _Transformer(TransformerConfig, frozen=True, kw_only=True):
+    """See `TransformerConfig`."""
 
     patch_size: tuple[Size, Size, Size] = (1, 2, 2)
     num_attention_heads: Size = 40
@@ -42,11 +51,9 @@ class _Transformer(msgspec.Struct, frozen=True):
     image_dim: int | None = None
 
 
-class _Vae(msgspec.Struct, frozen=True):
-    """vae/config.json; defaults are those of diffusers."""
+class _Vae(FramesVae, frozen=True):
+    """See `FramesVae`."""
 
-    z_dim: Size = 16
-    base_dim: Size = 96
     scale_factor_temporal: Size = 4
     scale_factor_spatial: Size = 8
 
@@ -136,21 +143,13 @@ class Wan(Family):
         """The hidden states of UMT5, zero where padded."""
         return {"embeds": read_t5(parts, "", _cleaned(prompt), _T5_TOKENS, masked=True)}
 
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the transformer takes and gives frames of latents."""
         dtype, patch = transformer.dtype, transformer.config.patch_size[1]
         velocity: Tensor = transformer(
-            hidden_states=unpack(latents, grid, patch).to(dtype),
-            timestep=sigmas * 1000,
-            encoder_hidden_states=conditioning["embeds"].to(dtype),
+            hidden_states=unpack(given.latents, given.grid, patch).to(dtype),
+            timestep=given.sigmas * 1000,
+            encoder_hidden_states=given.text("embeds", dtype),
             return_dict=False,
         )[0]
         return pack(velocity, patch)
@@ -158,8 +157,7 @@ class Wan(Family):
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`; norms and modulation compute in float32."""
         config = cast(_Transformer, facts.config)
-        heads = config.num_attention_heads
-        width, tokens = heads * config.attention_head_dim, step.tokens
+        heads, width, tokens = config.num_attention_heads, config.width, step.tokens
         block = Block(step)
         _modulated(block, "attn1", tokens, width)
         layers = [f"attn1.{layer}" for layer in ("to_q", "to_k", "to_v")]
@@ -209,10 +207,7 @@ class Wan(Family):
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""
-        statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
-        mean, std = statistics.view(2, 1, -1, 1, 1, 1)
-        frames: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
-        return frames
+        return decode_frames(vae, latents)
 
 
 def _modulated(block: Block, name: str, tokens: int, width: int) -> None:
