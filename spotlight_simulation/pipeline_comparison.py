@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import diffusers
 import torch
 
+from spotlight.condition_images import digest_of, with_image
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.diffusion.geometry import pack, unpack
@@ -18,8 +20,13 @@ from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec
 from spotlight.types import SamplingSettings
+from spotlight_simulation.edit_pipeline import IMAGES, draw_edits, load_edit_pipeline
+from spotlight_simulation.pixels import png_of
 
 PROMPTS = ("a cat", 'a sign that says "open" &amp; shut')
+FILES = tuple(map(png_of, IMAGES))
+EDITS = [with_image(text, digest_of(file)) for text, file in zip(PROMPTS, FILES, strict=True)]
+"""The prompts with an image each."""
 SEEDS = (1, 2)
 NEGATIVE_PROMPT = "a grey picture"
 
@@ -61,12 +68,18 @@ def compare(
     family, checkpoint = open_checkpoint(folder)
     facts = family.inspect(checkpoint)
     geometry, grid = facts.geometry, facts.geometry.grid(case.height, case.width, case.frames)
-    pipeline = (
-        getattr(diffusers, family.pipeline).from_pretrained(folder, torch_dtype=dtype).to(device)
-    )
+    edits = bool(family.image_processor)
+    if edits:
+        pipeline = load_edit_pipeline(folder, dtype)
+    else:
+        pipeline = getattr(diffusers, family.pipeline).from_pretrained(folder, torch_dtype=dtype)
+    pipeline.to(device)
+    draw: Any = partial(draw_edits, pipeline) if edits else pipeline
     pipeline.set_progress_bar_config(disable=True)
     model: Any = load_model(
-        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT), device=device
+        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT),
+        device=device,
+        images={digest_of(file): file for file in FILES} if edits else {},
     )
     for owner, name in ((pipeline, "scheduler"), (model, "_scheduler")):
         own = getattr(owner, name)
@@ -84,8 +97,8 @@ def compare(
     }
     if case.frames > 1:
         options["num_frames"] = case.frames
-    expected = pipeline(latents=theirs.clone(), output_type="latent", **options)[0].float().cpu()
-    drawn = torch.as_tensor(pipeline(latents=theirs.clone(), output_type="np", **options)[0])
+    expected = draw(latents=theirs.clone(), output_type="latent", **options)[0].float().cpu()
+    drawn = torch.as_tensor(draw(latents=theirs.clone(), output_type="np", **options)[0])
     if expected.dim() > 3:
         whole = expected if expected.dim() == 5 else expected.unsqueeze(2)
         expected = pack(whole, geometry.patch)
@@ -98,7 +111,8 @@ def compare(
         micro_batch=len(SEEDS),
         frames=case.frames,
     )
-    ours = sample(model, PROMPTS, SEEDS, settings).latents
+    prompts = EDITS if edits else PROMPTS
+    ours = sample(model, prompts, SEEDS, settings).latents
     pixels = torch.as_tensor(model.decode(ours, case.height, case.width, case.frames))
     return Difference(
         float((ours - expected).abs().max()),

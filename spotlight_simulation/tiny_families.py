@@ -8,6 +8,7 @@ not for pictures. The same family gives the same weights every time.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,7 @@ from diffusers import (
     FluxTransformer2DModel,
     Krea2Pipeline,
     Krea2Transformer2DModel,
+    QwenImageEditPlusPipeline,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
@@ -39,6 +41,7 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLImageProcessorPil,
     Qwen3VLConfig,
     Qwen3VLModel,
     T5Config,
@@ -51,6 +54,9 @@ _TEXT_WIDTH = 32
 """Channels of the long embedding."""
 _CLIP_WIDTH = 16
 _BEGIN, _END, _PAD = "<begin>", "<end>", "<pad>"
+_OF_IMAGES = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+_IDS = ("vision_start_token_id", "image_token_id", "vision_end_token_id")
+"""What the text encoder's configuration calls these tokens."""
 _VOCABULARY = 256 + 3
 _HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16}
 
@@ -62,6 +68,8 @@ def make_tiny_checkpoint(family: str, folder: Path) -> None:
         torch.manual_seed(0)
         pipeline = make()
     pipeline.save_pretrained(folder, safe_serialization=True)
+    if family == "qwen-image-edit":
+        _save_processor(folder)
 
 
 def make_flux_without_guidance(folder: Path) -> None:
@@ -90,6 +98,49 @@ def _qwen_image() -> Any:
             axes_dims_rope=(4, 6, 6),
         ),
     )
+
+
+def _qwen_image_edit() -> Any:
+    """Its VAE covers 32 pixels with one of its latents, so that a megapixel is few tokens."""
+    tokenizer = _tokenizer(more=_OF_IMAGES)
+    ids = dict(zip(_IDS, map(tokenizer.convert_tokens_to_ids, _OF_IMAGES), strict=True))
+    marks = {"bos_token_id": None, "eos_token_id": None}
+    encoder = _qwen_text(vocabulary=_VOCABULARY + len(ids), **ids, **marks)
+    return QwenImageEditPlusPipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
+        ),
+        AutoencoderKLQwenImage(
+            base_dim=4,
+            z_dim=4,
+            dim_mult=[1, 1, 1, 1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, False, False, False, True],
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[1.0, 2.0, 0.5, 1.5],
+        ),
+        encoder,
+        tokenizer,
+        None,  # transformers makes one only where torchvision is installed
+        QwenImageTransformer2DModel(
+            **_HEADS,
+            patch_size=2,
+            in_channels=16,
+            out_channels=4,
+            num_layers=2,
+            joint_attention_dim=_TEXT_WIDTH,
+            axes_dims_rope=(4, 6, 6),
+            zero_cond_t=True,
+        ),
+    )
+
+
+def _save_processor(folder: Path) -> None:
+    Qwen2VLImageProcessorPil().save_pretrained(folder / "processor")
+    path = folder / "model_index.json"
+    index = json.loads(path.read_text(encoding="utf-8"))
+    index["processor"] = ["transformers", "Qwen2VLProcessor"]
+    path.write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def _sd3() -> Any:
@@ -256,7 +307,7 @@ def _t5(kind: type, config: type) -> Any:
     ).eval()
 
 
-def _qwen_text() -> Any:
+def _qwen_text(*, vocabulary: int = _VOCABULARY, **ids: int | None) -> Any:
     sizes: dict[str, Any] = {
         "hidden_size": _TEXT_WIDTH,
         "intermediate_size": 16,
@@ -265,7 +316,7 @@ def _qwen_text() -> Any:
         "num_key_value_heads": 2,
         "rope_scaling": {"mrope_section": [2, 2, 4], "rope_type": "default", "type": "default"},
         "rope_theta": 1000000.0,
-        "vocab_size": _VOCABULARY,
+        "vocab_size": vocabulary,
     }
     vision = {
         "depth": 1,
@@ -277,8 +328,8 @@ def _qwen_text() -> Any:
     whole: dict[str, Any] = {
         "text_config": sizes,
         "vision_config": vision,
-        "vocab_size": _VOCABULARY,
-    }
+        "vocab_size": vocabulary,
+    } | ids
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**whole)).eval()
 
 
@@ -311,14 +362,19 @@ def _qwen3_text(*, layers: int) -> Any:
     return Qwen3VLModel(Qwen3VLConfig(**whole)).eval()
 
 
-def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 512) -> Any:
+def _tokenizer(
+    begin: str | None = None,
+    end: str | None = None,
+    longest: int = 512,
+    more: tuple[str, ...] = (),
+) -> Any:
     """One token for each byte, and marks before and behind the text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*alphabet, _BEGIN, _END, _PAD])}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([_BEGIN, _END, _PAD])
+    tokenizer.add_special_tokens([_BEGIN, _END, _PAD, *more])
     marks = [(token, vocabulary[token]) for token in (begin, end) if token]
     if marks:
         tokenizer.post_processor = processors.TemplateProcessing(
@@ -335,6 +391,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "flux": _flux,
     "wan": _wan,
     "krea2": _krea2,
+    "qwen-image-edit": _qwen_image_edit,
 }
 
 

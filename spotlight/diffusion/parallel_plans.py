@@ -16,7 +16,7 @@ from diffusers.models._modeling_parallel import ContextParallelInput, ContextPar
 from torch import nn
 
 from spotlight.diffusion.families.base import Family
-from spotlight.diffusion.families.registry import FAMILIES
+from spotlight.diffusion.families.registry import FAMILIES, of_transformer
 from spotlight.errors import CannotShard
 
 IMAGE = "hidden_states"
@@ -45,12 +45,14 @@ class ParallelPlan:
 def plan_of(transformer: nn.Module) -> ParallelPlan:
     """The plan of the transformer's family; raises `CannotShard` for a family that is not known."""
     kind: Any = type(transformer)
-    family = FAMILIES.get(kind.__name__)
-    if family is None:
+    families = of_transformer(kind.__name__)
+    if not families:
+        known = sorted({family.transformer for family in FAMILIES.values()})
         raise CannotShard(
             f"model: {kind.__name__} cannot be denoised by several members together; use a degree"
-            f" of 1, or one of {', '.join(FAMILIES)}"
+            f" of 1, or one of {', '.join(known)}"
         )
+    family = families[0]  # those of one transformer are cut in one way
     cuts = kind._cp_plan if family.cuts is None else _own_cuts(family)
     splits = {pattern: cut for pattern, cut in cuts.items() if isinstance(cut, dict)}
     return ParallelPlan(

@@ -18,9 +18,11 @@ from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.checkpoint_files import Shape, read_json, read_weights, wrong
 from spotlight.diffusion.geometry import Geometry, Grid
 from spotlight.diffusion.vocabulary import TokenVocabulary
+from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
 
 T = TypeVar("T")
@@ -157,6 +159,9 @@ class Family(ABC):
     """Class in transformers of each text encoder, by its part."""
     tokenizers: ClassVar[tuple[str, ...]]
     """Parts that hold the tokenizers."""
+    image_processor: ClassVar[str] = ""
+    """Class in transformers of the part `processor`, which brings an image that is to be changed to
+    the text encoder; empty where pictures are drawn from text alone."""
     in_pixel_space: ClassVar[bool] = False
     """Whether a checkpoint may do without VAE, and with a `TokenTextEncoder`."""
     lora_targets: ClassVar[tuple[str, ...]]
@@ -208,6 +213,12 @@ class Family(ABC):
         for every prompt unless `padded` makes it so. Raises `JobError` for a prompt that is too
         long.
         """
+
+    def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
+        """The same of a prompt and the image, in RGB, that it comes with. Raises `JobError` also in
+        families that draw from text alone.
+        """
+        raise JobError("prompts", f"prompt {prompt!r} has an image, which this model does not take")
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """The conditioning of one prompt, of the same shapes for every prompt: padded to `tokens`,
