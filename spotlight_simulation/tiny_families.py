@@ -8,6 +8,7 @@ not for pictures. The same family gives the same weights every time.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,13 @@ import torch
 from diffusers import (
     AutoencoderKL,
     AutoencoderKLQwenImage,
+    AutoencoderKLQwenImage21,
     AutoencoderKLWan,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
+    QwenImage21Pipeline,
+    QwenImage21Transformer2DModel,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
@@ -37,17 +41,31 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLProcessor,
     T5Config,
     T5EncoderModel,
     UMT5Config,
     UMT5EncoderModel,
 )
 
+from spotlight.diffusion.families.base import INDEX
+from spotlight_simulation.text_pipelines import PROCESSOR, TextProcessor
+
 _TEXT_WIDTH = 32
 """Channels of the long embedding."""
 _CLIP_WIDTH = 16
 _BEGIN, _END, _PAD = "<begin>", "<end>", "<pad>"
 _VOCABULARY = 256 + 3
+_CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}"
+    "{% else %}{{ message.content[0].text }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+"""What Qwen's chat template makes of one message of text."""
 _HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16}
 
 
@@ -58,6 +76,11 @@ def make_tiny_checkpoint(family: str, folder: Path) -> None:
         torch.manual_seed(0)
         pipeline = make()
     pipeline.save_pretrained(folder, safe_serialization=True)
+    if PROCESSOR in pipeline.config:
+        index = folder / INDEX
+        content = json.loads(index.read_text(encoding="utf-8"))
+        content[PROCESSOR] = ["transformers", Qwen3VLProcessor.__name__]
+        index.write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
 def make_flux_without_guidance(folder: Path) -> None:
@@ -91,6 +114,37 @@ def _qwen_image() -> Any:
             out_channels=4,
             num_layers=2,
             joint_attention_dim=_TEXT_WIDTH,
+            axes_dims_rope=(4, 6, 6),
+        ),
+    )
+
+
+def _qwen_image_21() -> Any:
+    tokenizer = _tokenizer()
+    tokenizer.chat_template = _CHAT
+    tokenizer.add_tokens("<|image_pad|>", special_tokens=True)
+    return QwenImage21Pipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
+        ),
+        AutoencoderKLQwenImage21(
+            base_dim=8,
+            decoder_base_dim=8,
+            z_dim=4,
+            dim_mult=[1, 1, 1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, True, True, True],
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[1.0, 2.0, 0.5, 1.5],
+        ),
+        _qwen3_vl(),
+        TextProcessor(tokenizer),
+        QwenImage21Transformer2DModel(
+            **_HEADS,
+            in_channels=4,
+            out_channels=4,
+            num_layers=2,
+            context_in_dim=_TEXT_WIDTH,
             axes_dims_rope=(4, 6, 6),
         ),
     )
@@ -247,6 +301,30 @@ def _qwen_text() -> Any:
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**whole)).eval()
 
 
+def _qwen3_vl() -> Any:
+    text: dict[str, Any] = {
+        "hidden_size": _TEXT_WIDTH,
+        "intermediate_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rope_scaling": {"mrope_section": [2, 2, 4], "rope_type": "default"},
+        "vocab_size": _VOCABULARY + 1,
+    }
+    vision: dict[str, Any] = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": _TEXT_WIDTH,
+        "deepstack_visual_indexes": [0],
+    }
+    return Qwen3VLForConditionalGeneration(
+        Qwen3VLConfig(text_config=text, vision_config=vision)
+    ).eval()
+
+
 def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 512) -> Any:
     """One token for each byte, and marks before and behind the text."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -267,6 +345,7 @@ def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 
 
 _MAKERS: dict[str, Callable[[], Any]] = {
     "qwen-image": _qwen_image,
+    "qwen-image-2.1": _qwen_image_21,
     "sd3": _sd3,
     "flux": _flux,
     "wan": _wan,

@@ -19,9 +19,6 @@ from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import FAMILIES
 from spotlight.errors import CannotShard
 
-IMAGE = "hidden_states"
-"""The sequence of image tokens, named as the transformers name it."""
-
 Key = TypeVar("Key", str, int)
 
 
@@ -38,9 +35,15 @@ class ParallelPlan:
     attention: Mapping[str, tuple[str, ...]]
     """The sequences whose shards make up the queries, keys and values of a module. A module with
     none has whole keys on every member, so it needs no exchange."""
+    image: str
+    """The sequence that the gathered outputs are made of."""
+    leading: str | None
+    """The sequence that stands whole before every part of one that is cut."""
+    heads: int
+    """Attention heads."""
 
 
-def plan_of(transformer: nn.Module) -> ParallelPlan:
+def plan_of(transformer: Any) -> ParallelPlan:
     """The plan of the transformer's family; raises `CannotShard` for a family that is not known."""
     kind: Any = type(transformer)
     family = FAMILIES.get(kind.__name__)
@@ -58,20 +61,20 @@ def plan_of(transformer: nn.Module) -> ParallelPlan:
             pattern: cut for pattern, cut in cuts.items() if isinstance(cut, ContextParallelOutput)
         },
         attention=family.attention,
+        image=family.image,
+        leading=family.leading,
+        heads=transformer.config[family.heads],
     )
 
 
 def _own_cuts(family: Family) -> dict[str, Any]:
-    """Those that the family names, as diffusers writes them; all are of [B, tokens, channels]."""
+    """Those that the family names, as diffusers writes them."""
     cuts: dict[str, Any] = {
-        pattern: {
-            name: ContextParallelInput(split_dim=dim, expected_dims=3)
-            for name, dim in arguments.items()
-        }
+        pattern: {name: ContextParallelInput(split_dim=dim) for name, dim in arguments.items()}
         for pattern, arguments in (family.cuts or {}).items()
     }
     for pattern, dim in family.gathers.items():
-        cuts[pattern] = ContextParallelOutput(gather_dim=dim, expected_dims=3)
+        cuts[pattern] = ContextParallelOutput(gather_dim=dim)
     return cuts
 
 

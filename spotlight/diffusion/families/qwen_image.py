@@ -26,7 +26,7 @@ from spotlight.diffusion.families.base import (
     require_axes,
 )
 from spotlight.diffusion.families.joint_blocks import JointBlocks
-from spotlight.diffusion.families.prompts import refuse_too_long
+from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
     QWEN_TEMPLATE_TOKENS,
@@ -34,7 +34,6 @@ from spotlight.diffusion.families.qwen_tokens import (
 )
 from spotlight.diffusion.geometry import Geometry
 from spotlight.diffusion.vocabulary import TokenVocabulary
-from spotlight.errors import JobError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,18 +144,7 @@ class QwenImage(Family):
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """See `Family`; zeros, hidden by a mask."""
-        hidden = encoded["embeds"]
-        if len(hidden) > tokens:
-            raise JobError(
-                "sampler.text_tokens",
-                f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
-                " or shorten the prompt",
-            )
-        embeds = hidden.new_zeros(tokens, hidden.shape[1])
-        embeds[: len(hidden)] = hidden
-        mask = hidden.new_zeros(tokens).bool()
-        mask[: len(hidden)] = True
-        return {"embeds": embeds, "mask": mask}
+        return padded_with_mask(encoded, tokens)
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
