@@ -15,6 +15,9 @@ def gradient_image(width: int, height: int, number: int) -> PIL.Image.Image:
     return PIL.Image.fromarray(((np.stack(waves, axis=-1) + 1) * 127.5).astype(np.uint8))
 
 
+IMAGES = (gradient_image(640, 640, 1), gradient_image(640, 640, 2))
+
+
 def png_of(image: PIL.Image.Image) -> bytes:
     """The image as the file of a PNG."""
     file = io.BytesIO()

@@ -130,9 +130,10 @@ class FlowModel:
     ) -> Tensor:
         """The schedule [steps + 1], float32 on the CPU."""
         tokens, _ = self.latent_shape(height, width, frames)
-        return flow_sigmas(
-            self._scheduler, steps, tokens, shift, own_spacing=self._family.own_spacing
-        )
+        family, scheduler, mu = self._family, self._scheduler, None
+        if scheduler.config.use_dynamic_shifting:
+            mu = family.dynamic_shift(scheduler, tokens, steps)
+        return flow_sigmas(scheduler, steps, mu, shift, own_spacing=family.own_spacing)
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The parameters that require gradients, by name; they share memory with the model."""

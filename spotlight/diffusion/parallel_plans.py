@@ -19,9 +19,6 @@ from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import FAMILIES, of_transformer
 from spotlight.errors import CannotShard
 
-IMAGE = "hidden_states"
-"""The sequence of image tokens, named as the transformers name it."""
-
 Key = TypeVar("Key", str, int)
 
 
@@ -40,9 +37,15 @@ class ParallelPlan:
     none has whole keys on every member, so it needs no exchange."""
     joined: Mapping[str, tuple[str, ...]]
     """The sequences that lie one behind the other in an input."""
+    image: str
+    """The sequence that the gathered outputs are made of."""
+    leading: str | None
+    """The sequence that stands whole before every part of one that is cut."""
+    heads: int
+    """Attention heads."""
 
 
-def plan_of(transformer: nn.Module) -> ParallelPlan:
+def plan_of(transformer: Any) -> ParallelPlan:
     """The plan of the transformer's family; raises `CannotShard` for a family that is not known."""
     kind: Any = type(transformer)
     families = of_transformer(kind.__name__)
@@ -63,6 +66,9 @@ def plan_of(transformer: nn.Module) -> ParallelPlan:
         },
         attention=family.attention,
         joined=family.joined,
+        image=family.image,
+        leading=family.leading,
+        heads=transformer.config[family.heads],
     )
 
 
@@ -73,7 +79,7 @@ def _own_cuts(family: Family) -> dict[str, Any]:
         for pattern, arguments in (family.cuts or {}).items()
     }
     for pattern, dim in family.gathers.items():
-        cuts[pattern] = ContextParallelOutput(gather_dim=dim, expected_dims=3)
+        cuts[pattern] = ContextParallelOutput(gather_dim=dim)
     return cuts
 
 

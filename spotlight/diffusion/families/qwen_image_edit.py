@@ -11,33 +11,39 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import encode_qwen
 from spotlight.diffusion.families.base import CheckpointFolder, Facts, ModelInput
 from spotlight.diffusion.families.prompts import refuse_too_long
-from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.families.qwen_image import QwenImage, TransformerOfQwen
+from spotlight.diffusion.families.qwen_tokens import Template
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from torch import Tensor
 
-_TEMPLATE = (
-    "<|im_start|>system\nDescribe the key features of the input image (color, shape, size, texture,"
-    " objects, background), then explain how the user's text instruction should alter or modify the"
-    " image. Generate a new image that meets the user's requirements while maintaining consistency"
-    " with the original input where appropriate.<|im_end|>\n<|im_start|>user\nPicture 1:"
-    " <|vision_start|>{}<|vision_end|>{}<|im_end|>\n<|im_start|>assistant\n"
-)
-"""The prompt template of diffusers' QwenImageEditPlusPipeline."""
-_TEMPLATE_TOKENS = 64
-"""So many leading tokens of the filled template are dropped from the embedding."""
-_IMAGE_TOKEN = "<|image_pad|>"
-_TOKENS = 512
-_OF_IMAGE = 256
-"""Tokens that are left for the image and what is around it; a square one has 196."""
+_PAD = "<|image_pad|>"
+
+
+def _template(pads: int) -> str:
+    """What diffusers' QwenImageEditPlusPipeline puts a prompt into, with an image of so many
+    tokens.
+    """
+    return (
+        "<|im_start|>system\nDescribe the key features of the input image (color, shape, size,"
+        " texture, objects, background), then explain how the user's text instruction should alter"
+        " or modify the image. Generate a new image that meets the user's requirements while"
+        " maintaining consistency with the original input where appropriate.<|im_end|>\n"
+        f"<|im_start|>user\nPicture 1: <|vision_start|>{_PAD * pads}<|vision_end|>{{}}<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+QWEN_EDIT = Template(_template(224), dropped=64, around=240, longest=1024)
+"""An image has at most so many tokens; a square one has 196."""
 _READ_AREA, _ENCODED_AREA = 384 * 384, 1024 * 1024
 """Pixels of the image for the text encoder, and for the VAE."""
 _PACKED = 2
@@ -50,20 +56,20 @@ class QwenImageEdit(QwenImage):
     pipeline = "QwenImageEditPlusPipeline"
     image_processor = "Qwen2VLImageProcessorPil"
     in_pixel_space = False
-    most_tokens = _TOKENS
-    text_lengths = (_TOKENS,)
+    most_tokens = QWEN_EDIT.longest
+    text_lengths = (320, 384, 512, QWEN_EDIT.longest)
 
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         facts = super().inspect(folder)
-        geometry = facts.geometry
+        geometry, width = facts.geometry, cast(TransformerOfQwen, facts.config).joint_attention_dim
         latents = _condition_tokens(geometry.pixels_per_token) * geometry.channels
-        return replace(facts, conditioning=2 * facts.conditioning + latents)
+        text = 2 * QWEN_EDIT.longest * width  # that of the negative prompt, too
+        return replace(facts, conditioning=text + latents)
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`; what the image takes is counted at its most."""
-        found = qwen_tokens.too_long(folder / "tokenizer", prompts, most - _OF_IMAGE)
-        return {index: tokens + _OF_IMAGE for index, tokens in found.items()}
+        return qwen_tokens.too_long(folder / "tokenizer", prompts, most, QWEN_EDIT)
 
     def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
         """The last hidden states of the filled template, image included, without the template's
@@ -72,7 +78,7 @@ class QwenImageEdit(QwenImage):
         encoder, processor = parts["text_encoder"], parts["processor"]
         seen = processor(images=[image.resize(*_scaled(image, _READ_AREA))], return_tensors="pt")
         pads = int(seen["image_grid_thw"].prod()) // processor.merge_size**2
-        text = _TEMPLATE.format(_IMAGE_TOKEN * pads, prompt)
+        text = _template(pads).format(prompt)
         filled = parts["tokenizer"]([text], return_tensors="pt").to(encoder.device)
         output = encoder(
             input_ids=filled.input_ids,
@@ -81,8 +87,8 @@ class QwenImageEdit(QwenImage):
             image_grid_thw=seen["image_grid_thw"].to(encoder.device),
             output_hidden_states=True,
         )
-        hidden = output.hidden_states[-1][0, _TEMPLATE_TOKENS:].float()
-        refuse_too_long(prompt, len(hidden), _TOKENS)
+        hidden = output.hidden_states[-1][0, QWEN_EDIT.dropped :].float()
+        refuse_too_long(prompt, len(hidden), QWEN_EDIT.longest)
         return {"embeds": hidden, "image": _latents(parts["vae"], image)}
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
@@ -106,7 +112,8 @@ class QwenImageEdit(QwenImage):
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
         tokens = step.tokens + _condition_tokens(facts.geometry.pixels_per_token)
-        return super().activations(facts, replace(step, tokens=tokens, text_tokens=_TOKENS))
+        text = step.text_tokens or QWEN_EDIT.longest
+        return super().activations(facts, replace(step, tokens=tokens, text_tokens=text))
 
 
 def _condition_tokens(edge: int) -> int:

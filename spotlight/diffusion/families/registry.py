@@ -7,19 +7,26 @@ from pathlib import Path
 from typing import Any
 
 from spotlight.diffusion.checkpoint_files import read_index, wrong
-from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Family
+from spotlight.diffusion.families.base import INDEX, TOKEN_ENCODER, CheckpointFolder, Family
 from spotlight.diffusion.families.flux import Flux
 from spotlight.diffusion.families.krea2 import Krea2
 from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.families.qwen_image_21 import QwenImage21
 from spotlight.diffusion.families.qwen_image_edit import QwenImageEdit
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
 
-INDEX = "model_index.json"
-
 FAMILIES: Mapping[str, Family] = {
     family.pipeline: family
-    for family in (QwenImage(), StableDiffusion3(), Flux(), Wan(), Krea2(), QwenImageEdit())
+    for family in (
+        QwenImage(),
+        QwenImage21(),
+        StableDiffusion3(),
+        Flux(),
+        Wan(),
+        Krea2(),
+        QwenImageEdit(),
+    )
 }
 """Every family by the class of its pipeline in diffusers."""
 
