@@ -31,15 +31,17 @@ class Network:
     """How fast bytes get from machine to machine; on one they are where they are needed."""
 
     copy_bytes_per_s: float = math.inf
-    """Of one copy, by itself."""
+    """The speed of one copy by itself. [B/s]"""
     link_bytes_per_s: float = math.inf
-    """Of all copies that a machine sends together, or takes."""
+    """The speed of all copies together that a machine sends, or takes. [B/s]"""
 
     @property
     def is_limited(self) -> bool:
         """Whether their number counts at all."""
         return self.copy_bytes_per_s < math.inf or self.link_bytes_per_s < math.inf
 
+
+NO_LIMITS = Network()
 
 @dataclass
 class Disk:
