@@ -40,7 +40,7 @@ def test_a_job_that_still_says_reward_is_told_what_to_write() -> None:
     ("rewards", "path", "problem"),
     [
         ([], "rewards", "name at least one"),
-        ([{"kind": "x"}], "rewards[0].kind", "must be `ocr`, `compositional`, `http`, `judge` or"),
+        ([{"kind": "x"}], "rewards[0].kind", "must be `ocr`, `compositional`, `clip`, `picksc"),
         ([{}, {}], "rewards[1].name", "another reward is called `ocr` already"),
         ([{}, {"name": "a b"}], "rewards[1].name", "use letters, digits, `_` and `-` only"),
         ([{"weight": 0}], "rewards[0].weight", "sum to 0, but must sum to more than 0"),
