@@ -11,6 +11,9 @@ import msgspec
 
 SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
+Quantize = Literal["none", "fp8", "nf4"]
+QUANTISERS: dict[Quantize, str] = {"fp8": "torchao", "nf4": "bitsandbytes"}
+"""The module that quantises, by the kind."""
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
 ExportFormat = Literal["diffusers", "peft", "comfyui", "pipeline"]
 ADAPTER_FORMATS: tuple[ExportFormat, ...] = ("peft", "comfyui")

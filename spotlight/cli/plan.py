@@ -65,6 +65,8 @@ def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
         if job.model.tuning == "full"
         else f"{amount(checkpoint.trainable)} trained in adapters of rank {job.model.lora.rank}"
     )
+    if job.model.quantize != "none":
+        trained += f" beside {job.model.quantize} weights"
     begins = f", beginning with {job.model.start}" if job.model.start else ""
     return (
         f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters, {trained};"

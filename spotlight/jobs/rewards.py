@@ -54,6 +54,12 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     """Names the reward in metrics and reports; the kind when absent."""
     weight: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] = 1.0
     """Weight of the reward among several; with 0 it is only measured."""
+    weight_by_tag: Mapping[
+        str, Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
+    ] = {}
+    """The weight that advantages have instead for prompts with a `tag` in their metadata, by the
+    tag. Whatever is shown, and the choice of seeds, goes by `weight`. It is for rewards that matter
+    to some kinds of prompts, such as one for text, or for kinds that are to be learnt faster."""
     range: tuple[float, float] | None = _ANY_SHARE
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
     outside counts as a failure of the scorer. It is for scorers whose rewards lie elsewhere than

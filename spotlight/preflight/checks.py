@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Sequence, Sized
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -37,8 +38,9 @@ from spotlight.rewards.categories import categories
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
 from spotlight.store.memory_folder import default_base
+from spotlight.text import plain
 from spotlight.trackers.building import check_trackers
-from spotlight.types import Prompt
+from spotlight.types import QUANTISERS, Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
 _MOST_VALIDATION_IMAGES = 65_536
@@ -241,9 +243,24 @@ def _check_prompts(job: JobSpec, files: JobFiles) -> None:
         _check_scorable("prompts.train", files.train, reward)
     for reward in job.measured_rewards:
         _check_scorable("prompts.validation", files.validation, reward)
+    _check_tags(job, files)
     most = job.sampler.text_tokens
     _check_lengths("prompts.train", files.train.map(_text), files.checkpoint, most)
     _check_lengths("prompts.validation", validated, files.checkpoint, most)
+
+
+def _check_tags(job: JobSpec, files: JobFiles) -> None:
+    """A weight for a tag that no prompt has would be without effect."""
+    said = (prompt.metadata.get("tag") for prompt in files.train.items)
+    tags = sorted({tag for tag in said if isinstance(tag, str)})
+    for index, reward in enumerate(job.rewards):
+        for tag in sorted(reward.weight_by_tag.keys() - {*tags}):
+            near = ", ".join(f"`{each}`" for each in get_close_matches(tag, tags) or tags[:5])
+            raise JobError(
+                f"rewards[{index}].weight_by_tag",
+                f"no prompt of `prompts.train` has the tag `{plain(tag)}`; name one that is there"
+                + (f", such as {near}" if near else ", or give prompts as JSON lines with a `tag`"),
+            )
 
 
 def _text(prompt: Prompt) -> str:
@@ -322,6 +339,9 @@ def check_packages(
     needed = list(WORKER_MODULES)
     if job.model.tuning == "lora":
         needed.append("peft")
+    if job.model.quantize != "none":
+        who = f"`model.quantize: {job.model.quantize}` needs"
+        require_packages([QUANTISERS[job.model.quantize]], "quantize", who)
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")

@@ -79,6 +79,24 @@ def test_losses_that_replay_steps_refuse_another_guidance_than_that_of_rollouts(
     assert error.problem.startswith("must be 4.5 as `sampler.guidance`, or absent, with " + loss)
 
 
+@pytest.mark.parametrize("kind", ["fp8", "nf4"])
+def test_weights_that_are_trained_cannot_be_quantised(kind: str) -> None:
+    data = with_field("model.quantize", kind)
+    error = problem_of(data)
+    assert error.path == "model.quantize"
+    assert error.problem.startswith(f"must be `none`, not `{kind}`, with `model.tuning: full`")
+    job = job_from_data(with_field("model.tuning", "lora", data))
+    assert job.model.quantize == kind
+
+
+@pytest.mark.parametrize("name", ["flux1-dev-Q4_K_S.gguf", "/models/A.GGUF"])
+def test_a_gguf_file_is_refused_with_what_to_do(name: str) -> None:
+    error = problem_of(with_field("model.checkpoint", name))
+    assert error.path == "model.checkpoint"
+    assert "is a GGUF file, which is not read" in error.problem
+    assert "`model.quantize`" in error.problem
+
+
 @pytest.mark.parametrize("noise_level", [1.01, 2.0])
 def test_cps_refuses_a_noise_level_above_all_of_the_noise(noise_level: float) -> None:
     """At 2 it would add none."""

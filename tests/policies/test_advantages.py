@@ -147,3 +147,27 @@ def test_a_reward_that_is_only_measured_keeps_no_group():
 
 def test_no_sample_has_no_group():
     assert contrasting_groups([], [], (1.0,), 0.5) == frozenset()
+
+
+# --- weights that depend on the group ---
+
+
+def test_rewards_weigh_otherwise_in_groups_that_say_so():
+    rewards = [(0.0, 1.0), (1.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
+    groups = [0, 0, 1, 1]
+    found = mixed_advantages(rewards, groups, (1.0, 0.0), by_group={1: (0.0, 1.0)})
+    assert found == pytest.approx([-1.0, 1.0, 1.0, -1.0], abs=1e-3)
+
+
+def test_groups_with_the_same_weights_as_all_change_nothing():
+    rewards = [(0.0, 3.0), (1.0, 2.0), (0.5, 0.0), (0.2, 9.0)]
+    groups, weights = [0, 0, 1, 1], (1.0, 0.5)
+    plain = mixed_advantages(rewards, groups, weights)
+    assert mixed_advantages(rewards, groups, weights, by_group={0: weights}) == plain
+
+
+def test_a_single_reward_counts_more_in_groups_where_it_weighs_more():
+    rewards = [(0.0,), (1.0,), (0.0,), (1.0,)]
+    found = mixed_advantages(rewards, [0, 0, 1, 1], (1.0,), by_group={0: (3.0,)})
+    assert found[1] == pytest.approx(3 * found[3])
+    assert contrasting_groups(rewards, [0, 0, 1, 1], (1.0,), 0.5, {1: (3.0,)}) == {1}

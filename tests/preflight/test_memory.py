@@ -198,6 +198,23 @@ def test_guided_rollouts_take_a_second_pass_of_training_only_from_losses_that_re
     assert kept(4.0) == passes * kept(1.0)
 
 
+def test_quantised_weights_take_fewer_bytes_and_everything_else_as_many(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    def parts(kind: str) -> dict[str, int]:
+        job = make_job("qwen-image", model={"tuning": "lora", "quantize": kind})
+        plan = memory_plan(job, inspect_checkpoint(job.model))
+        return {part.name: part.nbytes for part in plan.trainer.parts}
+
+    whole, eight, four = parts("none"), parts("fp8"), parts("nf4")
+    assert eight["transformer"] == pytest.approx(whole["transformer"] / 2, rel=0.01)
+    assert four["transformer"] == pytest.approx(whole["transformer"] * 0.5625 / 2, rel=0.01)
+    for quantised in (eight, four):
+        assert quantised.keys() - whole.keys() == {"a matrix made whole (about)"}
+        same = whole.keys() - {"transformer"}
+        assert {name: quantised[name] for name in same} == {name: whole[name] for name in same}
+
+
 def test_a_sample_of_1280_pixels_needs_activation_checkpointing(
     make_job: Callable[..., JobSpec],
 ) -> None:

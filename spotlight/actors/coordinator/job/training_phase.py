@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.job.rollout import training_samples
+from spotlight.actors.coordinator.job.rollout import training_samples, weights_by_group
 from spotlight.actors.coordinator.tenant.request_plans import window_start
 from spotlight.policies.advantages import contrasting_groups
 from spotlight.policies.trainer_orders import IterationTrained, Train
@@ -49,7 +49,7 @@ class TrainingPhase:
     def _train(self, iteration: int, part: Part) -> None:
         """Advantages are by all samples of the iteration, as they are now."""
         results = self._job.rollouts.rollout.samples()
-        samples = training_samples(results, self._spec.reward_weights, self._spec.training)
+        samples = training_samples(results, self._spec.rewards, self._spec.training)
         trained = self._trained(results, part)
         wanted = tuple(
             sample
@@ -79,4 +79,5 @@ class TrainingPhase:
             [result.request.group for result in own],
             spec.reward_weights,
             spec.training.variance_share,
+            weights_by_group(own, spec.rewards),
         )
