@@ -5,14 +5,20 @@ of the same signs without their text, at both sizes; `ms_per_image_EDGE` is proc
 thread. `http_vs_local` is images per second of the `ocr` scorer behind `spotlight serve-reward`, in
 a process of its own, over those of the same scorer in this process; rounds alternate. Faults are
 injected into real HTTP answers, and batches that fail are scored again, as a job does.
+
+`unicode_cases` are texts as people write them (`unicode_cases.jsonl`), of which `unicode_wrong` get
+another reward than a person would give. `try_reward_s` is the median time of `spotlight try-reward`
+with 8 images of 512 px and a function of `function_lines` lines, as a user starts it.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,9 +28,11 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from benchmarks.report import Report
 from benchmarks.signs import Sign, draw_signs, fonts
+from benchmarks.unicode_cases import reward_of, unicode_cases
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.rewards.endpoint import Endpoint, Poster
@@ -40,6 +48,16 @@ EDGES = (512, 1280)
 BATCH = 8
 HANG_S = 0.2
 """Deadline of a request while faults are injected."""
+FUNCTION = """def sharpness(images, prompts):
+    return images.std(axis=(1, 2, 3)) / 128
+"""
+JOB = """
+name: first
+model: {checkpoint: "builtin:ocr-tiny"}
+prompts: {train: "builtin:ocr-tiny/train", validation: "builtin:ocr-tiny/validation"}
+sampler: {height: 32, width: 64}
+rewards: [{kind: python, python: "my_rewards:sharpness"}]
+"""
 MOST_ATTEMPTS = 100
 """Most attempts for a batch; then its images are lost."""
 
@@ -51,6 +69,8 @@ def main() -> None:
     report.add(reading(report.times(100, quick=2)))
     report.add(over_http(report.times(15, quick=1)))
     report.add(failures(report.times(1000, quick=70)))
+    report.add(text_of_people())
+    report.add(trying(report.times(7, quick=1)))
     report.finish()
 
 
@@ -142,6 +162,45 @@ def failures(count: int) -> dict[str, Any]:
         "lost": len(truth.keys() - rewards.keys()),
         "counted_twice": sum(len(each) > 1 for each in rewards.values()),
     }
+
+
+def text_of_people() -> dict[str, Any]:
+    """How many of the cases of text get the reward that they should."""
+    cases = unicode_cases()
+    wrong = [case.what for case in cases if reward_of(case) != case.reward]
+    return {"unicode_cases": len(cases), "unicode_wrong": len(wrong)}
+
+
+def trying(rounds: int) -> dict[str, Any]:
+    """What it takes to see the rewards of a function of one's own."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "my_rewards.py").write_text(FUNCTION)
+        (folder / "job.yaml").write_text(JOB)
+        (folder / "images").mkdir()
+        for number, sign in enumerate(draw_signs(BATCH, EDGES[0], seed=8)):
+            Image.fromarray(sign.picture).save(folder / "images" / f"{number}.png")
+        seconds = [_try_once(folder) for _ in range(rounds)]
+    return {
+        "try_reward_s": round(median(seconds), 2),
+        "function_lines": len(FUNCTION.splitlines()),
+    }
+
+
+def _try_once(folder: Path) -> float:
+    command = ("-m", "spotlight.cli", "try-reward", "job.yaml", "--images", "images", "--json")
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    seconds = time.perf_counter() - began
+    [tried] = json.loads(done.stdout)
+    assert len(tried["rewards"]) == BATCH
+    return seconds
 
 
 def _batch(signs: Sequence[Sign]) -> tuple[np.ndarray, list[Prompt]]:

@@ -167,7 +167,10 @@ def _step_in(row: SavedRow) -> int:
 
 
 def _step_of(delivered: CommitSteps | Completed) -> int:
-    return delivered.step if isinstance(delivered, CommitSteps) else _DONE
+    """That a request has at least by now; what is yet to be compared with others is not done."""
+    if isinstance(delivered, CommitSteps):
+        return delivered.step
+    return _DONE if delivered.rewards else delivered.steps
 
 
 def _name_of(delivered: CommitSteps | Completed) -> _Delivery:

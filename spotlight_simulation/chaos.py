@@ -18,6 +18,7 @@ import msgspec
 import structlog
 
 from spotlight.jobs import ExplorationSpec, JobSpec
+from spotlight.permissions import Permissions
 from spotlight_simulation.aims import all_faults, needs_a_spare
 from spotlight_simulation.cluster_watch import ClusterWatch
 from spotlight_simulation.fault_injector import disturbed
@@ -236,7 +237,13 @@ def _run_encoded(seed: int) -> bytes:
 
 async def simulate(seed: int, made: Scenario, folder: Path) -> Run:
     """The life of a job; what must not happen is checked afterwards."""
-    cluster = Cluster(seed, folder, made.nodes, exact_training=made.exact_training)
+    cluster = Cluster(
+        seed,
+        folder,
+        made.nodes,
+        exact_training=made.exact_training,
+        permissions=Permissions.of(made.job),
+    )
     run = Run(made, cluster, folder)
     async with cluster, disturbed(cluster, made.faults):
         await have_it_done(run, ClusterWatch(cluster))

@@ -14,7 +14,7 @@ from rich.text import Text
 from spotlight.cli.tables import pairs
 from spotlight.diffusion.activations import FLOAT32
 from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec, RewardSpec
-from spotlight.jobs.clip_rewards import ClipSpec
+from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.losses import loss_title
 from spotlight.jobs.prices import prices_of
 from spotlight.policies.money.prices import Prices
@@ -116,7 +116,8 @@ def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
 
 def _reward(reward: RewardSpec) -> str:
     """Where its scorer computes, and how much memory it needs, as far as that is known."""
-    if parameters := scorer_parameters(reward):
+    if reward.kind in PUBLISHED:
+        parameters = scorer_parameters(reward)
         device = (reward.clip or ClipSpec()).device
         shared = "the accelerator, which denoises too" if device == "accelerator" else "the CPU"
         where = f"in every worker on {shared}, {amount(FLOAT32 * parameters)}B"

@@ -15,12 +15,17 @@ def serve_reward(
     scorer: Annotated[
         str,
         typer.Argument(
-            help="package.module:Class, an entry point of `spotlight.rewards`, `ocr` or"
-            " `compositional`."
+            help="package.module:function, package.module:Class, an entry point of"
+            " `spotlight.rewards`, `ocr`, `compositional`, `clip`, `pickscore`, `hpsv2` or"
+            " `aesthetic`."
         ),
     ],
     options: Annotated[
-        str, typer.Option(help="Keyword arguments of the class, as a JSON object.")
+        str,
+        typer.Option(
+            help="Keyword arguments of it, as a JSON object; of a CLIP model `checkpoint`,"
+            " `processor` and `device`."
+        ),
     ] = "{}",
     host: Annotated[str, typer.Option(help="Address to bind.")] = "127.0.0.1",
     port: Annotated[

@@ -45,7 +45,7 @@ PUBLISHED: dict[str, Published] = {
         None,
     ),
 }
-"""By the kind of reward."""
+"""What was published of each kind of reward."""
 
 
 class ClipSpec(Section, frozen=True, kw_only=True):

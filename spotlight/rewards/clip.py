@@ -27,7 +27,7 @@ ROWS = 8
 _LAYERS = (1024, 128, 64, 16, 1)
 """How many numbers each layer of the aesthetic predictor gives."""
 _DROPOUT = (0.2, 0.2, 0.1)
-"""Behind each of the first layers: in the file, dropout layers are counted too."""
+"""The dropout behind each of the first layers, which the names in the file count too."""
 
 _FORMULAS: dict[str, Callable[[Any, Any], Any]] = {
     "clip": lambda cosines, scale: 2.5 * cosines.clamp(min=0),

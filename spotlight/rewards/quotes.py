@@ -14,7 +14,17 @@ from collections.abc import Iterator
 from itertools import zip_longest
 
 _DOUBLE = '"“”„‟⹂❝❞＂〝〞〟״'  # noqa: RUF001
-_PAIRS = ("«»", "»«", "‹›", "›‹", "「」", "『』", "｢｣", "﹁﹂", "﹃﹄")  # noqa: RUF001
+_PAIRS = (
+    ("«", "»"),
+    ("»", "«"),
+    ("‹", "›"),  # noqa: RUF001
+    ("›", "‹"),  # noqa: RUF001
+    ("「", "」"),
+    ("『", "』"),
+    ("｢", "｣"),
+    ("﹁", "﹂"),
+    ("﹃", "﹄"),
+)
 _QUOTED = re.compile("|".join(f"{opens}([^{opens}{ends}]*){ends}" for opens, ends in _PAIRS))
 _OF_ACRONYM = re.compile('(?<=[\u05d0-\u05ea])["״](?=[\u05d0-\u05ea])')
 _ALIKE = str.maketrans(

@@ -130,3 +130,16 @@ def test_the_plan_says_what_of_prices_may_be_a_slip() -> None:
 def test_the_plan_says_the_budget() -> None:
     plan = _words(prices={"spot": 2}, budget={"usd": 50, "hours": 2.5})
     assert "budget $50.00 or 2.5 h, then it stops and can be resumed" in plan
+
+
+def test_the_plan_says_where_each_scorer_computes(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    (tmp_path / "config.json").write_text("{}")
+    rewards: list[dict[str, Any]] = [
+        {},
+        {"kind": "http", "name": "taste", "http": {"url": "http://127.0.0.1:8200/score"}},
+        {"kind": "pickscore", "clip": {"checkpoint": str(tmp_path), "device": "cpu"}},
+    ]
+    said = _words(rewards=rewards)
+    assert "ocr in every worker on the CPU; taste on 127.0.0.1:8200; " in said
+    assert "; pickscore in every worker on the CPU, 0 B" in said

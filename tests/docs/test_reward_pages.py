@@ -23,7 +23,7 @@ from spotlight.rewards.plugins import GROUP
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "own-reward"
-PAGES = ("own-reward.md", "several-rewards.md")
+PAGES = ("own-reward.md", "several-rewards.md", "rewards.md")
 BASE = yaml.safe_load((ROOT / "examples" / "ocr-tiny.yaml").read_text(encoding="utf-8"))
 
 

@@ -25,7 +25,7 @@ from spotlight.rewards.schema import Refusal, decode_image, read_request, read_r
 from spotlight.types import Prompt
 
 ROOT = Path(__file__).resolve().parents[2]
-SECTIONS = ("`ocr`", "`http`", "`spotlight serve-reward`", "`judge`", "GenEval and PickScore")
+SECTIONS = ("`ocr`", "`http`", "`spotlight serve-reward`", "`judge`", "GenEval")
 
 
 class Block(NamedTuple):
@@ -54,7 +54,7 @@ BASH = [block for block in BLOCKS if block.language == "bash"]
 
 def test_every_block_is_run_here() -> None:
     assert len(YAML) + len(JSON) + len(BASH) + 1 == len(BLOCKS)
-    assert (len(YAML), len(JSON), len(BASH)) == (3, 3, 3)
+    assert (len(YAML), len(JSON), len(BASH)) == (3, 3, 2)
 
 
 @pytest.mark.parametrize("block", YAML)
@@ -101,11 +101,10 @@ def test_the_class_of_the_page_is_served_by_the_command_of_the_page(tmp_path: Pa
         process.communicate(timeout=30)
 
 
-@pytest.mark.parametrize("module", ["geneval", "pickscore"])
-def test_a_server_of_the_examples_takes_the_options_of_the_page(
-    module: str, monkeypatch: pytest.MonkeyPatch
+def test_the_server_of_the_examples_takes_the_options_of_the_page(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    [command] = [block.text for block in BASH if f"{module}:" in block.text]
+    [command] = [block.text for block in BASH if "geneval:" in block.text]
     change, serve = command.strip().splitlines()
     folder = ROOT / shlex.split(change)[1]
     monkeypatch.syspath_prepend(str(folder))

@@ -40,7 +40,7 @@ def test_a_job_that_still_says_reward_is_told_what_to_write() -> None:
     ("rewards", "path", "problem"),
     [
         ([], "rewards", "name at least one"),
-        ([{"kind": "x"}], "rewards[0].kind", "must be `ocr`, `compositional`, `http`, `judge` or"),
+        ([{"kind": "x"}], "rewards[0].kind", "must be `ocr`, `compositional`, `clip`, `picksc"),
         ([{}, {}], "rewards[1].name", "another reward is called `ocr` already"),
         ([{}, {"name": "a b"}], "rewards[1].name", "use letters, digits, `_` and `-` only"),
         ([{"weight": 0}], "rewards[0].weight", "sum to 0, but must sum to more than 0"),
@@ -120,3 +120,39 @@ def test_a_file_with_a_secret_is_looked_for_beside_the_job_file(tmp_path: Path) 
     for reward in parse_job(text, base=tmp_path).measured_rewards[1:]:
         assert reward.http is not None
         assert reward.http.authorization_file == str(tmp_path / "token")
+
+
+COMPARES = {"kind": "python", "python": "own:compare", "groupwise": True}
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "problem"),
+    [
+        ({"validation": {"seeds": 1}}, "validation.seeds", "must be at least 2: `python` compares"),
+        ({"exploration": {"mode": "bandit"}}, "exploration.mode", "a bandit asks for one at a tim"),
+        ({"exploration": {"reuse": True}}, "exploration.reuse", "these rewards cannot be trained"),
+        (
+            {"exploration": {"weights": "fresh", "budget": "fixed"}},
+            "exploration.reuse",
+            "must be false, with `weights: previous`",
+        ),
+    ],
+)
+def test_a_reward_that_compares_images_needs_some_to_compare(
+    sections: dict[str, Any], path: str, problem: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        job(COMPARES, **sections)
+    assert caught.value.path == path
+    assert problem in caught.value.problem
+    job(COMPARES)
+
+
+def test_only_code_of_ones_own_compares_images() -> None:
+    with pytest.raises(JobError, match=r"rewards\[0\]\.groupwise: belongs to `kind: python`"):
+        job({"groupwise": True})
+
+
+def test_only_kinds_with_a_clip_model_have_its_weights() -> None:
+    with pytest.raises(JobError, match=r"rewards\[0\]\.clip: belongs to `clip`, `pickscore`"):
+        job({"clip": {"device": "cpu"}})

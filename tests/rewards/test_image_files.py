@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from spotlight.rewards.pictures import read_picture
 from spotlight.rewards.schema import decode_image
 
 cv2 = pytest.importorskip("cv2")
@@ -102,3 +103,11 @@ def test_what_has_neither_is_as_it_was(mode: str) -> None:
     image, file = Image.fromarray(noise(4, 4, 3, kind=np.uint8)).convert(mode), io.BytesIO()
     image.save(file, "PNG")
     assert np.array_equal(decode_image(file.getvalue(), "png"), np.asarray(image.convert("RGB")))
+
+
+def test_a_photo_is_turned_as_its_camera_says() -> None:
+    pixels = noise(4, 6, 3, kind=np.uint8)
+    file, note = io.BytesIO(), Image.Exif()
+    note[0x0112] = 6  # the right side of what is seen is the top of the file
+    Image.fromarray(pixels).save(file, "PNG", exif=note)
+    assert np.array_equal(read_picture(file.getvalue(), ["png"]), np.rot90(pixels, -1))

@@ -17,6 +17,7 @@ import msgspec
 
 from spotlight.errors import AddressInUse, MissingDependency, UserError, how_to_install
 from spotlight.jobs import RewardSpec
+from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.rewards import RewardKind, scorer_target
 from spotlight.permissions import Permissions
 from spotlight.process_start import outlive_notices, standard_streams
@@ -118,6 +119,8 @@ def _reward(settings: ServingSettings) -> RewardSpec:
     kind: RewardKind
     try:
         kind = next((kind for kind in BUILT_IN if kind == settings.scorer), "python")
+        if kind in PUBLISHED:
+            return RewardSpec(kind=kind, clip=msgspec.convert(settings.options, ClipSpec))
         python = settings.scorer if kind == "python" else ""
         return RewardSpec(kind=kind, python=python, options=settings.options)
     except ValueError as error:  # with the field in front, as a job's section says it

@@ -9,7 +9,14 @@ import msgspec
 
 from spotlight.jobs.rewards import RewardKind
 
-BUILT_IN: tuple[RewardKind, ...] = ("ocr", "compositional")
+BUILT_IN: tuple[RewardKind, ...] = (
+    "ocr",
+    "compositional",
+    "clip",
+    "pickscore",
+    "hpsv2",
+    "aesthetic",
+)
 """Kinds of rewards that can be served by their name."""
 
 
@@ -20,7 +27,7 @@ class ServingSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """`package.module:Class`, an entry point of the group `spotlight.rewards`, or one of
     `BUILT_IN`."""
     options: dict[str, Any] = {}
-    """Keyword arguments of the class."""
+    """Keyword arguments of the function or class; the fields of a section `clip` of such a kind."""
     host: str = "127.0.0.1"
     port: int = 8200
     """0 picks a free one."""

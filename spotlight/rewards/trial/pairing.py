@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from spotlight.errors import UserError
 from spotlight.files import Lines
 from spotlight.types import Prompt
@@ -50,11 +52,12 @@ def paired(names: Sequence[str], lines: Lines[Prompt], each: int) -> list[Prompt
 
 
 def _named(names: Sequence[str], lines: Lines[Prompt], index: int) -> PromptImages:
-    text, metadata = lines.items[index].text, dict(lines.items[index].metadata)
+    prompt = lines.items[index]
+    metadata = dict(prompt.metadata)
     wanted: Any = metadata.pop(_FIELD)
     if not isinstance(wanted, list) or not wanted:
         raise UserError(f"{lines.place(index)}: `{_FIELD}` must be a list of names of files")
     for name in wanted:
         if name not in names:
             raise UserError(f"{lines.place(index)}: `{_FIELD}`: there is no image {name!r}")
-    return PromptImages(Prompt(text, metadata), tuple(wanted))
+    return PromptImages(msgspec.structs.replace(prompt, metadata=metadata), tuple(wanted))

@@ -10,17 +10,21 @@ import pytest
 from job_kit import job
 
 from spotlight.actors.coordinator.tenant.request_plans import (
+    evaluation_requests,
     evaluation_settings,
     exploration_settings,
     preview_id,
     preview_request,
     preview_settings,
     previewed,
+    random_requests,
+    rollout_requests,
     rollout_settings,
     window_start,
 )
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.explorer import Preview
+from spotlight.policies.exploration.planners import SeedChoice
 
 SAMPLER = {"height": 16, "width": 48, "steps": 4, "guidance": 3.0}
 
@@ -136,3 +140,32 @@ def test_a_job_that_asks_for_it_is_trained_in_two_parts() -> None:
         exploration={"budget": "window", "reuse": True}, training={"updates_per_iteration": 2}
     )
     assert exploration_settings(spec).divides
+
+
+COMPARES = {"kind": "python", "python": "own:compare", "groupwise": True}
+
+
+def test_all_images_of_a_prompt_are_scored_together_where_a_reward_compares_them() -> None:
+    spec = job(rewards=[COMPARES], group_size=3, validation={"seeds": 2})
+    choices = [SeedChoice((5, 6, 7), ()), SeedChoice((8, 9, 10), ())]
+    rollouts = rollout_requests(spec, 1, ["a", "b"], choices)
+    assert [one.scored_with for one in rollouts] == [(5, 6, 7)] * 3 + [(8, 9, 10)] * 3
+    for wanted, size in (
+        (evaluation_requests(spec, 1, ["a", "b"]), 2),
+        (random_requests(spec, 1, ["a", "b"], [1], is_due=True), 3),
+    ):
+        for request in wanted:
+            assert request.seed in request.scored_with
+            assert len(set(request.scored_with)) == size
+
+
+def test_nothing_waits_for_others_where_no_reward_compares() -> None:
+    rollouts = rollout_requests(job(), 1, ["a"], [SeedChoice((5, 6), ())])
+    assert {one.scored_with for one in rollouts} == {()}
+
+
+def test_previews_that_are_compared_come_in_heats_and_none_is_made_again() -> None:
+    compares = {"rewards": [COMPARES], "validation": {"seeds": 2}}
+    settings = exploration_settings(job(group_size=3, **compares))
+    assert (settings.heat, settings.probes) == (3, 0)
+    assert exploration_settings(job(group_size=3)).heat == 1

@@ -33,6 +33,7 @@ from scorer_kit import FakeScorer, brightness, use_scorer
 from spotlight.actors.protocol.down import Recall, Revoke
 from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed
 from spotlight.actors.worker import torch_engine
+from spotlight.actors.worker.torch_model import TorchModel
 from spotlight.errors import MissingDependency, ScoringError
 from spotlight.types import Commit, Prompt
 
@@ -360,3 +361,50 @@ async def test_what_is_given_back_is_given_back_after_its_last_commit(
     committed, back = await worker.hears(2)
     assert isinstance(committed, CommitSteps)
     assert (committed.step, back) == (STEPS, worker.returned(1))
+
+
+# --- images that are compared ---
+
+
+async def test_images_that_are_compared_with_others_are_neither_decoded_nor_scored(
+    worker: Worker, scorer: FakeScorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TorchModel, "decode", lambda *given: pytest.fail("it is decoded"))
+    worker.denoise(wanted(1, 2, scored_with=(1, 2, 3)))
+    samples = await worker.done()
+    done = worker.leader.last(Completed)
+    assert (done.rewards, done.steps, done.scoring_s) == ((), STEPS, 0.0)
+    assert len(samples["latents"]) == 2
+    assert scorer.asked == []
+
+
+async def test_a_whole_group_is_scored_in_one_call_by_whoever_is_granted_it(
+    workers: tuple[Worker, Worker], scorer: FakeScorer
+) -> None:
+    first, _ = workers
+    seeds = (1, 2, 3)
+    parts = [wanted(1, 2, scored_with=seeds), wanted(3, scored_with=seeds)]
+    commits: list[Commit] = []
+    for worker, part in zip(workers, parts, strict=True):
+        worker.denoise(part)
+        await worker.done()
+        bundle = worker.leader.last(Completed).bundle
+        commits += [Commit(STEPS, bundle, row) for row in range(len(part))]
+    first.leader.inbox.clear()
+    first.denoise((*parts[0], *parts[1]), tuple(commits))
+    await first.done()
+    ((images, _),) = scorer.asked
+    done = first.leader.last(Completed)
+    assert len(images) == 3
+    assert done.rewards == tuple((reward,) for reward in brightness(images))
+
+
+async def test_a_group_that_one_batch_holds_is_scored_where_it_is_denoised(
+    worker: Worker, scorer: FakeScorer
+) -> None:
+    batch = tuple(
+        msgspec.structs.replace(request, group=0, scored_with=(1, 2)) for request in wanted(1, 2)
+    )
+    worker.denoise(batch)
+    await worker.done()
+    assert len(worker.leader.last(Completed).rewards) == 2

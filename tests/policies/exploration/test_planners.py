@@ -300,3 +300,13 @@ def test_groups_that_are_kept_are_among_those_that_are_trained_on():
     assert widest_beside([narrow, wide, wider], 2, (0,)) == [narrow, nothing, wider]
     assert widest_beside([narrow, wide, wider], 2, ()) == [nothing, wide, wider]
     assert widest_beside([narrow, wide, wider], 1, (1,)) == [nothing, wide, nothing]
+
+
+def test_candidates_that_are_compared_come_in_whole_heats_of_one_prompt() -> None:
+    planner = UniformPlanner(job_seed=1, iteration=2, groups=2, keep=3, candidates=7, heat=3)
+    chunk = planner.next_chunk(4)
+    assert [one.group for one in chunk] == [0, 0, 0, 1, 1, 1]
+    rest = planner.next_chunk(100)
+    assert [one.group for one in rest] == [0, 0, 0, 1, 1, 1], "of 7 there are two heats"
+    assert len({(one.group, one.seed) for one in (*chunk, *rest)}) == 12
+    assert planner.next_chunk(1) == []
