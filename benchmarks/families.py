@@ -33,6 +33,7 @@ from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.record_files import whole_event_lines
 from spotlight_simulation.pipeline_comparison import Case, Difference, compare
 from spotlight_simulation.saved_rows import saved_rows
+from spotlight_simulation.text_pipelines import load_pipeline
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -204,8 +205,7 @@ def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> No
 def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Tensor, torch.Tensor]:
     """What the family's pipeline draws without and with the export."""
     family = family_of(checkpoint)
-    pipeline = getattr(diffusers, family.pipeline).from_pretrained(checkpoint)
-    pipeline.set_progress_bar_config(disable=True)
+    pipeline = load_pipeline(checkpoint)
 
     def draw() -> torch.Tensor:
         options: dict[str, Any] = {"num_frames": 5} if family.name == "wan" else {}

@@ -29,7 +29,7 @@ NODES = 6
 """Spot nodes of two GPUs, six of which beside four reserved ones are 16 members."""
 MANY_NODES = 48
 """They make a hundred members with the four reserved ones."""
-STRETCH_S = 1800.0
+STRETCH_S = 1200.0
 _MONTH_S = 30 * 86400.0
 
 

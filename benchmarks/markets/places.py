@@ -97,7 +97,7 @@ def places(shared: Path = SHARED) -> Iterator[Place]:
     for pattern in _NOT_SHIPPED:
         for file in sorted(shared.glob(pattern)):
             trace = read_trace(file)
-            place = Place(f"{pattern.partition('/')[0]}/{file.stem}", trace)
+            place = Place("/".join((*Path(pattern).parts[:2], file.stem)), trace)
             if trace.is_held:
                 yield place
             else:

@@ -12,7 +12,9 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spotlight.cli.tables import pairs
-from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec
+from spotlight.diffusion.activations import FLOAT32
+from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec, RewardSpec
+from spotlight.jobs.clip_rewards import ClipSpec
 from spotlight.jobs.losses import loss_title
 from spotlight.jobs.prices import prices_of
 from spotlight.policies.money.prices import Prices
@@ -20,6 +22,7 @@ from spotlight.policies.money.words import money
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
 from spotlight.preflight.memory import trained_guidance
+from spotlight.preflight.scorers import scorer_parameters
 from spotlight.report.formatting import count
 from spotlight.types import Pool
 
@@ -43,6 +46,7 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, s
         ("model", _model(job, checkpoint)),
         ("images", _images(job, checkpoint)),
         ("sampler", _sampler(job, checkpoint)),
+        ("rewards", "; ".join(map(_reward, job.measured_rewards))),
         ("prompts", _prompts(files)),
         ("iterations", _iterations(job)),
         ("training", _training(job, checkpoint)),
@@ -108,6 +112,22 @@ def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     """That an SP group on this machine may have."""
     workers = max(pool.workers for pool in (job.pools.reserved, job.pools.spot) if pool.nodes)
     return checkpoint.degrees(workers, _tokens(job, checkpoint))[-1]
+
+
+def _reward(reward: RewardSpec) -> str:
+    """Where its scorer computes, and how much memory it needs, as far as that is known."""
+    if parameters := scorer_parameters(reward):
+        device = (reward.clip or ClipSpec()).device
+        shared = "the accelerator, which denoises too" if device == "accelerator" else "the CPU"
+        where = f"in every worker on {shared}, {amount(FLOAT32 * parameters)}B"
+    elif endpoint := reward.http or reward.judge:
+        where = f"on {':'.join(map(str, endpoint.place))}"
+    elif reward.kind == "python":
+        where = "in every worker, where its code computes"
+    else:
+        where = "in every worker on the CPU"
+    groups = ", a prompt group at a time" if reward.groupwise else ""
+    return f"{reward.name} {where}{groups}"
 
 
 def _prompts(files: JobFiles) -> str:

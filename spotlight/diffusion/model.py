@@ -17,6 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NEGATIVE = "negative "
+"""With which the names of tensors begin that a prompt is guided against."""
+
 
 @dataclass(frozen=True)
 class Conditioning:
@@ -28,6 +31,18 @@ class Conditioning:
     """
 
     tensors: Mapping[str, Tensor]
+
+    @property
+    def negative(self) -> Conditioning | None:
+        """What these prompts are guided against, where that depends on the prompt: with the same
+        image. None where it does not.
+        """
+        own = {
+            name.removeprefix(NEGATIVE): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(NEGATIVE)
+        }
+        return Conditioning({**self.tensors, **own}) if own else None
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))

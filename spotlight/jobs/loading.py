@@ -174,6 +174,14 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
         return tuple(with_file(f"{field}[{index}]", reward) for index, reward in enumerate(rewards))
 
     def with_file(field: str, reward: RewardSpec) -> RewardSpec:
+        if reward.clip is not None:
+            named = {
+                name: absolute(f"{field}.clip.{name}", value)
+                for name in ("checkpoint", "processor")
+                if (value := getattr(reward.clip, name))
+            }
+            clip = msgspec.structs.replace(reward.clip, **named)
+            return msgspec.structs.replace(reward, clip=clip)
         endpoint = reward.http or reward.judge
         if endpoint is None or endpoint.authorization_file is None:
             return reward

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.fields import (
     LARGEST_REWARD,
     LONGEST_SCORING_S,
@@ -23,7 +24,19 @@ from spotlight.jobs.fields import (
 )
 from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
 
-RewardKind = Literal["ocr", "compositional", "http", "judge", "python"]
+RewardKind = Literal[
+    "ocr",
+    "compositional",
+    "clip",
+    "pickscore",
+    "hpsv2",
+    "aesthetic",
+    "http",
+    "judge",
+    "python",
+]
+_ANY_SHARE = (0.0, 1.0)
+"""The range of a reward that says nothing of it."""
 GROUP = "spotlight.rewards"
 """Entry points by which a package offers scorers."""
 
@@ -34,8 +47,9 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     kind: RewardKind = "ocr"
     """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
     prompt; `compositional` checks number, colour and position of circles, squares and triangles;
-    `http` asks a server; `judge` asks a vision-language model; `python` is a function or a class of
-    your own."""
+    `clip`, `pickscore`, `hpsv2` and `aesthetic` are models of how well images fit their prompts, or
+    please; `http` asks a server; `judge` asks a vision-language model; `python` is a function or a
+    class of your own."""
     name: str = ""
     """Names the reward in metrics and reports; the kind when absent."""
     weight: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] = 1.0
@@ -46,10 +60,11 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     """The weight that advantages have instead for prompts with a `tag` in their metadata, by the
     tag. Whatever is shown, and the choice of seeds, goes by `weight`. It is for rewards that matter
     to some kinds of prompts, such as one for text, or for kinds that are to be learnt faster."""
-    range: tuple[float, float] | None = (0.0, 1.0)
+    range: tuple[float, float] | None = _ANY_SHARE
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
     outside counts as a failure of the scorer. It is for scorers whose rewards lie elsewhere than
-    between 0 and 1."""
+    between 0 and 1; `clip`, `pickscore`, `hpsv2` and `aesthetic` have ranges of their own instead
+    of that."""
     noisy: bool = False
     """Whether the scorer may give the same image another reward the next time. Where chosen
     previews are trained on, such a reward is drawn twice: once to choose by, once to train on. It
@@ -61,6 +76,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     """The server of `kind: http`."""
     judge: JudgeSpec | None = None
     """The model of `kind: judge`."""
+    clip: ClipSpec | None = None
+    """The weights of `clip`, `pickscore`, `hpsv2` or `aesthetic`; the published ones by default."""
     python: str = ""
     """The function or class of `kind: python`: `package.module:function`, `package.module:Class`,
     or the name of an entry point of the group `spotlight.rewards`. It must be importable on every
@@ -78,6 +95,15 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", self.name) is not None,
             "name",
             "use letters, digits, `_` and `-` only, 32 characters at most",
+        )
+        published = PUBLISHED.get(self.kind)
+        if published is not None and self.range == _ANY_SHARE:
+            msgspec.structs.force_setattr(self, "range", published.range)
+        require(
+            published is not None or self.clip is None,
+            "clip",
+            f"belongs to {', '.join(f'`{kind}`' for kind in PUBLISHED)}, but this reward's kind is"
+            f" `{self.kind}`; remove it",
         )
         if self.range is not None:
             low, high = self.range

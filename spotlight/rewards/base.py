@@ -13,6 +13,7 @@ import numpy as np
 
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.permissions import Permissions
 from spotlight.types import Prompt
 
@@ -73,6 +74,10 @@ def _build(spec: RewardSpec, permissions: Permissions) -> Scorer:
 
         loaded: Scorer = load_scorer(spec, permissions)
         return loaded
+    if spec.kind in PUBLISHED:
+        from spotlight.rewards.clip import ClipScorer
+
+        return ClipScorer(spec.kind, spec.clip or ClipSpec())
     if spec.kind == "compositional":
         from spotlight.rewards.compositional import CompositionalScorer
         from spotlight.rewards.shapes import ShapeDetector

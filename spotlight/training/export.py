@@ -33,8 +33,8 @@ from torch import Tensor
 
 from spotlight.diffusion.checkpoint_files import read_index, read_weights
 from spotlight.diffusion.checkpoint_names import find_checkpoint
-from spotlight.diffusion.families.base import Family
-from spotlight.diffusion.families.registry import INDEX, family_of
+from spotlight.diffusion.families.base import INDEX, Family
+from spotlight.diffusion.families.registry import family_of
 from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import Role, load_role

@@ -68,6 +68,16 @@ def decode_frames(vae: Any, latents: Tensor) -> Tensor:
     return frames
 
 
+def encode_qwen(vae: Any, pixels: Tensor) -> Tensor:
+    """Latents [1, C, 1, h, w] of an image [1, 3, 1, H, W] in [-1, 1]: the most likely ones, brought
+    to mean 0 and spread 1, in the VAE's dtype.
+    """
+    latents: Tensor = vae.encode(pixels.to(vae.device, vae.dtype)).latent_dist.mode()
+    statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
+    mean, std = statistics.view(2, 1, -1, 1, 1, 1)
+    return (latents - mean) / std
+
+
 def decode_qwen(vae: Any, latents: Tensor) -> Tensor:
     """The image of AutoencoderKLQwenImage, which is its first frame."""
     return decode_frames(vae, latents)[:, :, :1]

@@ -29,7 +29,7 @@ from spotlight.diffusion.families.base import (
     require_axes,
     require_equal,
 )
-from spotlight.diffusion.families.prompts import masked, refuse_too_long
+from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import QWEN_TEMPLATE, QWEN_TEMPLATE_TOKENS
 from spotlight.diffusion.geometry import Geometry
 
@@ -196,7 +196,7 @@ class Krea2(Family):
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """See `Family`; zeros, hidden by a mask."""
-        return masked(encoded, tokens)
+        return padded_with_mask(encoded, tokens)
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""

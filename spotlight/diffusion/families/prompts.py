@@ -77,18 +77,9 @@ def read_t5(
     return embeds
 
 
-def refuse_too_long(prompt: str, tokens: int, most: int) -> None:
-    """Raise the `JobError` of a prompt that has more tokens than are read."""
-    if tokens > most:
-        raise JobError(
-            "prompts",
-            f"prompt {prompt!r} has {tokens} tokens, but at most {most} are read; shorten it",
-        )
-
-
-def masked(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-    """The `embeds` [L, ...] of one prompt padded to `tokens` with zeros, and a `mask` [tokens] that
-    hides them. Raises `JobError` for a prompt that has more.
+def padded_with_mask(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+    """Embeddings padded by zeros to `tokens`, and a mask that says which are real; raises
+    `JobError` for a prompt that has more.
     """
     hidden = encoded["embeds"]
     if len(hidden) > tokens:
@@ -101,7 +92,16 @@ def masked(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
     embeds[: len(hidden)] = hidden
     mask = hidden.new_zeros(tokens).bool()
     mask[: len(hidden)] = True
-    return encoded | {"embeds": embeds, "mask": mask}
+    return {**encoded, "embeds": embeds, "mask": mask}
+
+
+def refuse_too_long(prompt: str, tokens: int, most: int) -> None:
+    """Raise the `JobError` of a prompt that has more tokens than are read."""
+    if tokens > most:
+        raise JobError(
+            "prompts",
+            f"prompt {prompt!r} has {tokens} tokens, but at most {most} are read; shorten it",
+        )
 
 
 def too_long_for_t5(folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:

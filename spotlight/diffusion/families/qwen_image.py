@@ -26,7 +26,7 @@ from spotlight.diffusion.families.base import (
     require_axes,
 )
 from spotlight.diffusion.families.joint_blocks import JointBlocks
-from spotlight.diffusion.families.prompts import masked, refuse_too_long
+from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
     QWEN_TEMPLATE_TOKENS,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class _Transformer(TransformerConfig, frozen=True, kw_only=True):
+class TransformerOfQwen(TransformerConfig, frozen=True, kw_only=True):
     """See `TransformerConfig`."""
 
     patch_size: Size = 2
@@ -101,7 +101,7 @@ class QwenImage(Family):
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")
-        config = folder.config("transformer", _Transformer)
+        config = folder.config("transformer", TransformerOfQwen)
         _check_sizes(path, config)
         _check_fit(path, config, folder.shapes("transformer"))
         geometry, decoded = _geometry(folder, config)
@@ -148,7 +148,7 @@ class QwenImage(Family):
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """See `Family`; zeros, hidden by a mask."""
-        return masked(encoded, tokens)
+        return padded_with_mask(encoded, tokens)
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
@@ -167,7 +167,7 @@ class QwenImage(Family):
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
-        config = cast(_Transformer, facts.config)
+        config = cast(TransformerOfQwen, facts.config)
         text = step.text_tokens or facts.shared_text or QWEN_TEXT_LENGTH
         kind = JointBlocks(
             step,
@@ -196,7 +196,7 @@ class QwenImage(Family):
         return decode_qwen(vae, latents)
 
 
-def _check_sizes(path: Path, config: _Transformer) -> None:
+def _check_sizes(path: Path, config: TransformerOfQwen) -> None:
     require_axes(path, config.axes_dims_rope, config.attention_head_dim)
     produced = config.patch_size**2 * (config.out_channels or config.in_channels)
     if produced != config.in_channels:
@@ -207,7 +207,7 @@ def _check_sizes(path: Path, config: _Transformer) -> None:
         )
 
 
-def _check_fit(path: Path, config: _Transformer, shapes: dict[str, Shape]) -> None:
+def _check_fit(path: Path, config: TransformerOfQwen, shapes: dict[str, Shape]) -> None:
     expected = {
         "img_in.weight": (config.width, config.in_channels),
         "txt_in.weight": (config.width, config.joint_attention_dim),
@@ -227,7 +227,7 @@ _PACKED = 2
 """Latent pixels along the edge of a token, where there is a VAE."""
 
 
-def _geometry(folder: CheckpointFolder, config: _Transformer) -> tuple[Geometry, int]:
+def _geometry(folder: CheckpointFolder, config: TransformerOfQwen) -> tuple[Geometry, int]:
     """What a token covers, and `Facts.decoded`."""
     if "vae" not in folder.parts:
         colours = config.out_channels or config.in_channels
@@ -238,7 +238,7 @@ def _geometry(folder: CheckpointFolder, config: _Transformer) -> tuple[Geometry,
     return Geometry(_PACKED, edge, _PACKED**2 * channels, longest_edge=_LONGEST_EDGE), decoded
 
 
-def _vocabulary(folder: CheckpointFolder, config: _Transformer) -> TokenVocabulary:
+def _vocabulary(folder: CheckpointFolder, config: TransformerOfQwen) -> TokenVocabulary:
     """What a `TokenTextEncoder` reads, after a check that it fits."""
     path, shapes = folder.config_path("text_encoder"), folder.shapes("text_encoder")
     encoder = folder.config("text_encoder", _TextEncoder)

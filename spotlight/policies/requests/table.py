@@ -275,16 +275,15 @@ class RequestTable:
         taker = self._current(name, epoch)
         lease = self._deliveries.lease_of(name, taker, batch, now)
         if taker is not None and lease is not None:
-            gathers = lease.request.scored_with and not batch.rewards
-            problem = problem_with(batch, self._reward_limits[lease.request.kind])
-            if gathers:
-                self._endings.gather(taker, lease, batch, now)
-                self._accounts.out.append(Answer(len(batch.requests)))
-            elif problem:
+            is_denoised_only = bool(lease.request.scored_with) and not batch.rewards
+            limits = self._reward_limits[lease.request.kind]
+            problem = "" if is_denoised_only else problem_with(batch, limits)
+            if problem:
                 self._accounts.delete_unused(batch.bundle)
                 self._endings.fail(taker, lease, problem, "scoring", (), now)
             else:
-                self._endings.finish(taker, lease, batch, now)
+                end = self._endings.gather if is_denoised_only else self._endings.finish
+                end(taker, lease, batch, now)
                 self._accounts.out.append(Answer(len(batch.requests)))
         return self._instructions(now)
 

@@ -59,6 +59,11 @@ def test_markets_that_ship_are_there_without_any_folder_of_traces(tmp_path: Path
     assert len([name for name in names if name.startswith("skynomad/")]) == 13
 
 
+def test_no_two_markets_have_the_same_name() -> None:
+    names = [place.name for place in places()]
+    assert len(set(names)) == len(names)
+
+
 def test_a_market_is_entered_at_several_moments_with_the_same_share_of_nodes() -> None:
     place = next(iter(places(Path("nowhere"))))
     shares = []
