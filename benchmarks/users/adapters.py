@@ -27,7 +27,7 @@ from spotlight.training.export import export_checkpoint
 from spotlight.types import COMFYUI_FILE
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
-FAMILIES = ("qwen-image", "sd3", "flux", "wan")
+FAMILIES = ("qwen-image", "sd3", "flux", "wan", "krea2")
 _FOR_DIFFUSERS, _FOR_PEFT, _FOR_COMFYUI = "for-diffusers", "for-peft", "for-comfyui"
 _MOST = 1e-5
 
@@ -38,7 +38,7 @@ class Exported:
     """
 
     def __init__(self, family: str, folder: Path, lora: LoraSpec | None = None) -> None:
-        self.folder, self._base = folder, folder / "base"
+        self.family, self.folder, self._base = family, folder, folder / "base"
         make_tiny_checkpoint(family, self._base)
         spec = ModelSpec(checkpoint=str(self._base), tuning="lora", lora=lora or LoraSpec())
         self._model = load_model(spec, device="cpu")
@@ -109,13 +109,15 @@ def _read_by_product(exported: Exported) -> Any:
 
 
 def _read_as_comfyui(exported: Exported) -> Any:
-    """Names that are not those of diffusers are left to its own converters of ComfyUI's. Else what
-    ComfyUI does: `alpha / rank * B A`."""
-    file = exported.folder / _FOR_COMFYUI / COMFYUI_FILE
-    tensors = load_file(file)
+    """Names that are not those of diffusers are left to its own converters of ComfyUI's, of which
+    that of Krea 2 takes no alphas. Else what ComfyUI does: `alpha / rank * B A`."""
+    tensors = load_file(exported.folder / _FOR_COMFYUI / COMFYUI_FILE)
     if any(name.startswith("diffusion_model.") for name in tensors):
-        pipeline = exported.pipeline()
-        pipeline.load_lora_weights(file.parent, weight_name=file.name)
+        pipeline, takes_alphas = exported.pipeline(), exported.family != "krea2"
+        named = {
+            name: it for name, it in tensors.items() if takes_alphas or not name.endswith(".alpha")
+        }
+        pipeline.load_lora_weights(named)
         return pipeline.transformer.eval()
     transformer = exported.bare()
     modules = [name.removesuffix(".alpha") for name in tensors if name.endswith(".alpha")]

@@ -53,7 +53,7 @@ def model_card(job: JobSpec, facts: CardFacts) -> str:
             f" {loss_title(job.training.loss)} for {facts.iteration:,} iterations, by Spotlight"
             f" {__version__}.",
             f"## Use\n\n{_use(job, facts.format)}",
-            *_curve(facts),
+            *_curve(job, facts),
             *_prompts(facts.prompts),
             f"## Settings\n\n{_table(('setting', 'value'), _settings(job))}",
             f"## Licence\n\n{_licence(base, facts.licence)}",
@@ -98,7 +98,7 @@ def _use(job: JobSpec, format: ExportFormat) -> str:
     return _USES[format]
 
 
-def _curve(facts: CardFacts) -> list[str]:
+def _curve(job: JobSpec, facts: CardFacts) -> list[str]:
     """At most so many validations, evenly chosen, the last one among them."""
     found = facts.validations
     if not found:
@@ -115,7 +115,12 @@ def _curve(facts: CardFacts) -> list[str]:
         )
         for one in (found[place] for place in places)
     ]
-    text = "Mean reward on held-out prompts, with its standard error. These weights are in bold."
+    guidance = job.validation.guidance or job.sampler.guidance
+    steps = job.sampler.evaluation_steps or job.sampler.steps
+    text = (
+        f"Mean reward on held-out prompts, with its standard error, at guidance {guidance:g} and"
+        f" {steps} steps. These weights are in bold."
+    )
     return [f"## Validation\n\n{text}\n\n{_table(('iterations', 'score', ''), rows)}"]
 
 

@@ -78,8 +78,8 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     for GPUs on which flash-attn is faster."""
     negative_prompt: Annotated[str, msgspec.Meta(max_length=LONGEST_PROMPT)] = " "
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
-    authors recommend a single space. Unused where `sampler.guidance` and `validation.guidance` are
-    1. It is for jobs that use guidance."""
+    authors recommend a single space. Unused where `sampler.guidance`, `training.guidance` and
+    `validation.guidance` are 1. It is for jobs that use guidance."""
     start: str = ""
     """What the job begins with instead of the weights of the checkpoint: the averaged weights of a
     run (`RUN@best`, `RUN@last` or `RUN@ITERATION`; its best where only the folder is named), a

@@ -82,6 +82,13 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
     assert [rows[n].split("|")[1].strip() for n in (0, -1)] == ["0", "995"]
 
 
+def test_the_curve_says_how_the_images_were_made() -> None:
+    sampler = {"guidance": 4.5, "steps": 10}
+    assert "at guidance 4.5 and 10 steps" in card(sampler=sampler)
+    other = card(sampler={**sampler, "evaluation_steps": 40}, validation={"guidance": 1.0})
+    assert "at guidance 1 and 40 steps" in other
+
+
 def test_without_a_validation_there_is_no_curve() -> None:
     assert "## Validation" not in card(scores=())
 

@@ -183,6 +183,19 @@ def test_a_folder_that_is_not_empty_is_left_alone_unless_it_is_to_be_replaced(tm
     assert not (tmp_path / "out" / "mine").exists()
 
 
+def test_modules_whose_names_in_comfyui_are_not_known_are_refused(tmp_path):
+    spec = ModelSpec(
+        checkpoint=str(tmp_path / "base"), tuning="lora", lora=LoraSpec(targets=("proj_out",))
+    )
+    make_tiny_checkpoint("wan", tmp_path / "base")
+    state = load_model(spec, device="cpu").trainable_state()
+    saved = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(saved, {f"ema/{name}": it for name, it in state.items()}, {})
+    with pytest.raises(CheckpointError, match="--format comfyui: what ComfyUI calls"):
+        export_checkpoint(spec, saved, tmp_path / "out", format="comfyui")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("format", ["peft", "comfyui"])
 def test_whole_weights_are_no_adapters(tmp_path, format):
     with pytest.raises(CheckpointError, match=f"`{format}` takes only adapters"):

@@ -8,6 +8,7 @@ The pipeline adds `guidance_scale` times the difference to the positive velocity
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -50,6 +51,19 @@ _LINEAR = (
     "ff.up",
     "ff.down",
 )
+
+_AUTHORS = {
+    "attn.to_q": "attn.wq",
+    "attn.to_k": "attn.wk",
+    "attn.to_v": "attn.wv",
+    "attn.to_gate": "attn.gate",
+    "attn.to_out.0": "attn.wo",
+    "ff.gate": "mlp.gate",
+    "ff.up": "mlp.up",
+    "ff.down": "mlp.down",
+}
+"""What the authors' own code calls the modules of a block that get adapters."""
+_BLOCKS = re.compile(r"(transformer_blocks|text_fusion\.\w+_blocks)\.(\d+)\.(.+)", re.ASCII)
 
 
 class _Transformer(TransformerConfig, frozen=True, kw_only=True):
@@ -112,6 +126,14 @@ class Krea2(Family):
         "position_ids": ("encoder_hidden_states", "hidden_states")
     }
     gathers: ClassVar[Mapping[str, int]] = {"final_layer": 1}
+
+    def name_in_comfyui(self, module: str) -> str | None:
+        """As its authors called the modules of a block."""
+        found = _BLOCKS.fullmatch(module)
+        if found is None or found[3] not in _AUTHORS:
+            return None
+        of = found[1].replace("transformer_blocks", "blocks").replace("text_fusion", "txtfusion")
+        return f"diffusion_model.{of}.{found[2]}.{_AUTHORS[found[3]]}"
 
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
