@@ -425,9 +425,7 @@ def _publication_cpu_s(nodes: int) -> float:
         now += 1.0
         for name, offered in told:
             copy = msgspec.structs.replace(weights, store=roster.nodes[name].store)
-            copies = (WeightsOffer(offered.version, (copy,)),)
-            report = msgspec.structs.replace(roster.nodes[name], weights=copies)
-            publications.note_copies(report)
+            publications.note_copies(name, [WeightsOffer(offered.version, (copy,))])
             held += 1
         told = publications.directions(now)
     assert held == nodes, f"{held} of {nodes} nodes were told"

@@ -60,7 +60,7 @@ class HardwareTimes:
     """What a rank leaves of the weights that it lends; 0: fingerprints have no size to speak of."""
     gradient_bytes: int = 0
     """The same of the gradient of a slice."""
-    network: Network = Network()
+    network: Network = field(default_factory=Network)
     boot_s: tuple[float, float] = (0.5, 2.0)
     transfer_s: tuple[float, float] = (0.005, 0.1)
 

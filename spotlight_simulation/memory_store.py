@@ -31,9 +31,9 @@ class Network:
     """How fast bytes get from machine to machine; on one they are where they are needed."""
 
     copy_bytes_per_s: float = math.inf
-    """Of one copy, by itself."""
+    """What one copy by itself comes to."""
     link_bytes_per_s: float = math.inf
-    """Of all copies that a machine sends together, or takes."""
+    """What all copies that a machine sends at the same time, or takes, come to together."""
 
     @property
     def is_limited(self) -> bool:
