@@ -14,7 +14,7 @@ from spotlight.timings import Timings
 from spotlight.types import Request
 from spotlight_simulation.fake_groups import FakeGroups
 from spotlight_simulation.history import History
-from spotlight_simulation.memory_store import NO_LIMITS, Network, Stores
+from spotlight_simulation.memory_store import Network, Stores
 from spotlight_simulation.numerics import Fingerprints, Numerics
 from spotlight_simulation.virtual_threads import wait_for_the_end
 
@@ -60,7 +60,7 @@ class HardwareTimes:
     """What a rank leaves of the weights that it lends; 0: fingerprints have no size to speak of."""
     gradient_bytes: int = 0
     """The same of the gradient of a slice."""
-    network: Network = NO_LIMITS
+    network: Network = field(default_factory=Network)
     boot_s: tuple[float, float] = (0.5, 2.0)
     transfer_s: tuple[float, float] = (0.005, 0.1)
 

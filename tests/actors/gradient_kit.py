@@ -13,6 +13,7 @@ from msgspec import structs
 from runtime_kit import Cluster
 
 from spotlight.actors.coordinator.job.gradient_work import GradientWork
+from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.rank import Rank
 from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate
 from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs
@@ -20,6 +21,7 @@ from spotlight.actors.runtime import Actor
 from spotlight.jobs import JobSpec
 from spotlight.policies.requests.pace import Pace
 from spotlight.record.run_events import RunEvent
+from spotlight.timings import WeightsTimings
 from spotlight.types import (
     BundleOffer,
     Request,
@@ -57,7 +59,7 @@ def share(rank: int = 0, **changes: Any) -> UpdateSlices:
 
 def update(rank: int = 0, number: int = UPDATE, node: str = "r0", **changes: Any) -> OpenUpdate:
     """What a rank says that begins one."""
-    weights = offer("weights/lent-1-0", node_store(node))
+    weights = offer(f"weights/lent1-rollout-{rank}", node_store(node))
     return structs.replace(OpenUpdate(number, share(rank), weights), **changes)
 
 
@@ -96,7 +98,8 @@ class Office(Actor):
         self.events: list[RunEvent] = []
         self.reminders = 0
         self.team: Any = SimpleNamespace(machine=SimpleNamespace(ranks=()), remind=self._remind)
-        self.briefing = SimpleNamespace(share_backlog=lambda: None)
+        self.lent = Publications({}, self.roster, WeightsTimings())
+        self.briefing = SimpleNamespace(share_backlog=lambda: None, weights_published=lambda: None)
         self.profile = SimpleNamespace(step_s=lambda *which: None)
         self.machine = SimpleNamespace(completed=ITERATION)
         self.progress: Any = SimpleNamespace(
@@ -169,6 +172,14 @@ class Office(Actor):
     @staticmethod
     def gradient(place: int, worker: str = "s0/0", store: str = "s0") -> BundleOffer:
         return offer(f"gradients/{worker}/{place}", node_store(store))
+
+    def directions(self) -> dict[tuple[str, int], list[str]]:
+        """Who is told to get what of that which was lent: node, how many updates were taken
+        before, and from which machines the parts."""
+        return {
+            (node, lent.version): [part.store.machine for part in lent.rollout]
+            for node, lent in self.lent.directions(0.0)
+        }
 
     def told(self, rank: int = 0) -> list[tuple[int, list[int]]]:
         """What a rank was told: the update, and the places of its slices that are computed."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import os
 import random
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotlight.errors import TransferFailed
-from spotlight_simulation.memory_store import Stores
+from spotlight_simulation.memory_store import Network, Stores
 
 pytestmark = pytest.mark.virtual_time
 
@@ -136,3 +138,55 @@ async def test_what_is_not_there_is_neither_handed_out_nor_taken_in(tmp_path: Pa
     with pytest.raises(TransferFailed, match="absent: No such file"):
         await store.take_in(tmp_path / "absent", "state/1")
     assert os.listdir(tmp_path) == []
+
+
+# --- how long bytes take ---
+
+
+async def seconds_of(*readers: str, network: Network, source: str = "a/0") -> float:
+    """Until all of these have copied a bundle that stands for 100 bytes."""
+    loop = asyncio.get_running_loop()
+    current = contextvars.ContextVar("reader", default="")
+    stores = Stores(
+        random.Random(0),
+        reaches=lambda source, destination: True,
+        reader=current.get,
+        transfer_s=(0.0, 0.0),
+        missed=lambda reader, key: None,
+        network=network,
+    )
+    store = stores.open(source, "folder")
+    await store.start()
+    offer = store.put("weights/lent", b"fingerprint", 100)
+
+    async def copy(reader: str) -> int:
+        current.set(reader)
+        own = stores.open(reader, reader)
+        await own.start()
+        return (await own.copy(offer, "copy", limit_s=1.0)).nbytes
+
+    began = loop.time()
+    assert await asyncio.gather(*map(copy, readers)) == [100] * len(readers)
+    return loop.time() - began
+
+
+@pytest.mark.parametrize(
+    ("readers", "seconds"),
+    [
+        (("b/0",), 10.0),
+        (("b/0", "c/0"), 10.0),
+        (("b/0", "c/0", "d/0", "e/0"), 16.0),
+        (("b/0", "b/1", "b/2"), 12.0),
+        (("a/1",), 0.0),
+    ],
+    ids=["one", "two", "more than the link sends", "more than the link takes", "on its machine"],
+)
+async def test_copies_take_the_time_of_their_bytes_and_share_the_links_of_machines(
+    readers: tuple[str, ...], seconds: float
+) -> None:
+    network = Network(copy_bytes_per_s=10.0, link_bytes_per_s=25.0)
+    assert await seconds_of(*readers, network=network) == pytest.approx(seconds)
+
+
+async def test_bytes_take_no_time_where_nothing_is_said_of_the_network() -> None:
+    assert await seconds_of("b/0", "c/0", network=Network()) == 0.0

@@ -71,6 +71,14 @@ def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
     assert timings.training_s(0, profile.samples // 2) == pytest.approx(120, rel=0.02)
 
 
+def test_every_rank_lends_its_part_of_the_weights() -> None:
+    profile, job = load_profile(SOL_RL_SPLIT), plain()
+    timings = profile.times(job)
+    assert timings.lent_bytes * job.training.ranks == profile.lending.adapter_bytes
+    assert timings.gradient_bytes == profile.lending.adapter_bytes
+    assert timings.network.copy_bytes_per_s == profile.lending.copy_bytes_per_s
+
+
 @pytest.mark.parametrize(
     ("before", "after", "complaint"),
     [
@@ -85,6 +93,7 @@ def test_the_published_split_holds_on_the_gpus_that_it_is_for() -> None:
         ("rollout_s: 113", "rollout_s: .nan", "rollout_s must be above 0 and finite, not nan"),
         ("train_s: 240", "train_s: .inf", "train_s must be above 0 and finite, not inf"),
         ("publish_s: 5", "publish_s: .nan", "publish_s must be finite and 0 at least, not nan"),
+        ("adapter_bytes: 1700000000", "adapter_bytes: 0", "adapter_bytes must be above 0"),
         ("train_jitter: 0.02", "train_jitter: 1", r"train_jitter must be in \[0, 1\), not 1"),
         (":", "", ""),
     ],

@@ -34,7 +34,7 @@ class ForeignSlices:
         """The number of the update that the rank takes; -1 for none."""
         self._turns = asyncio.Semaphore(_AT_ONCE)
         self._under_way = 0
-        """Fetches, now."""
+        """How many are fetched now."""
         self._since = 0.0
         """When the first of them began, on the loop's clock, or what they took was counted."""
         self._told: dict[int, BundleOffer] = {}

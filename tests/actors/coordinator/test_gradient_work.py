@@ -186,14 +186,54 @@ async def test_an_order_has_the_samples_of_its_slice_and_where_the_weights_are(
     await office.train_on("r0")
     samples = office.begin()
     began = office.team.machine.ranks[0].store
-    reference = offer("weights/lent-reference-0", began)
+    reference = offer("weights/lent0-rollout-0", began)
     office.gradients.opened(0, update(reference=reference))
     order = office.gradients.order_of(office.request(2))
     assert order is not None
     assert order.samples == samples[4:6]
     assert (order.slice, order.share.rank) == (share().slices[2], 0)
-    assert (order.weights, order.reference) == (update().weights, reference)
+    assert (order.weights, order.reference) == ((update().weights,), (reference,))
     assert (order.window_start, order.training) == (3, office.spec.training)
+
+
+async def test_the_nodes_of_workers_that_compute_get_what_all_ranks_have_lent(
+    office: Office,
+) -> None:
+    await ready(office, "r0", "r1")
+    office.gradients.opened(0, update(0))
+    assert office.directions() == {}, "a part of the weights is missing"
+    office.gradients.opened(1, update(1, node="r1"))
+    assert office.directions() == {("s0", UPDATE): ["r0", "r1"], ("s1", UPDATE): ["r0", "r1"]}
+    order = office.gradients.order_of(office.request(3))
+    assert order is not None and [part.store.machine for part in order.weights] == ["r0", "r1"]
+
+
+async def test_nobody_gets_weights_that_were_published(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update(weights=None))
+    assert office.directions() == {}
+    order = office.gradients.order_of(office.request(3))
+    assert order is not None and order.weights == ()
+
+
+async def test_the_weights_that_the_job_began_with_are_got_once(office: Office) -> None:
+    await office.train_on("r0")
+    await office.join("s0")
+    office.begin()
+    reference = offer("weights/lent0-rollout-0", node_store("r0"))
+    office.gradients.opened(0, update(weights=None, reference=reference))
+    assert office.directions() == {("s0", 0): ["r0"]}
+    office.gradients.opened(0, update(number=UPDATE + 1, reference=reference))
+    assert office.directions() == {("s0", UPDATE + 1): ["r0"]}
+
+
+async def test_only_the_weights_of_the_update_that_is_taken_are_kept(office: Office) -> None:
+    await ready(office)
+    for number in (UPDATE, UPDATE + 1):
+        office.gradients.opened(0, update(number=number))
+        assert office.lent.versions == {number}
+    office.gradients.end()
+    assert office.lent.versions == frozenset()
 
 
 async def test_slices_of_several_ranks_are_told_apart(office: Office) -> None:
@@ -351,6 +391,13 @@ async def test_an_update_that_cannot_be_is_refused_and_the_next_one_is_not(
     assert office.asked() == []
     office.gradients.opened(0, update(number=UPDATE + 1))
     assert len(office.asked()) == SLICES - 1
+
+
+async def test_ranks_that_do_not_lend_alike_are_not_helped(office: Office) -> None:
+    await ready(office, "r0", "r1")
+    office.gradients.opened(0, update(0))
+    office.gradients.opened(1, update(1, node="r1", weights=None))
+    assert (office.asked(), office.directions()) == ([], {})
 
 
 async def test_an_update_without_slices_asks_for_nothing(office: Office) -> None:

@@ -58,7 +58,7 @@ class SlowStore(BundleStore):
 
 class Node:
     def __init__(self, actor: Recorder, store: SlowStore) -> None:
-        self.store = store
+        self.actor, self.store = actor, store
         self.changes = 0
         self.copies = WeightsCopies(
             SimpleNamespace(run_task=actor.run_task, files_changed=self._change),
@@ -282,3 +282,38 @@ async def test_what_could_not_be_copied_as_a_change_is_copied_whole_next(node: N
         "",
         "weights/000004-rollout.00000005",
     ]
+
+
+# --- what trainer ranks lend ---
+
+
+def lent(update: int) -> WeightsOffer:
+    return WeightsOffer(
+        update, (BundleOffer(f"weights/lent{update % 2}-rollout", 7, update, STORE),)
+    )
+
+
+@pytest.fixture
+def borrowed(node: Node) -> WeightsCopies:
+    around = SimpleNamespace(run_task=node.actor.run_task, files_changed=lambda: None)
+    return WeightsCopies(around, node.store, WeightsTimings(), node.copies)  # type: ignore[arg-type]
+
+
+async def test_lent_weights_are_copied_as_a_change_of_the_newest_that_were_published(
+    node: Node, borrowed: WeightsCopies
+) -> None:
+    await node.has_told(hold(3), hold(4, checksum=6))
+    borrowed.follow([lent(9)], [9])
+    await asyncio.sleep(2 * SECONDS)
+    assert node.store.bases[-1] == "weights/000004-rollout.00000006"
+    assert [copy.version for copy in borrowed.held] == [9]
+
+
+async def test_what_a_rank_has_left_for_the_update_after_stays_when_an_older_copy_goes(
+    node: Node, borrowed: WeightsCopies
+) -> None:
+    for update in (7, 8):
+        borrowed.follow([lent(update)], [update])
+        await asyncio.sleep(2 * SECONDS)
+        node.store.put(f"weights/lent{update % 2}-rollout", b"of the update after")
+    assert node.files() == {"lent0-rollout", "lent0-rollout.00000008", "lent1-rollout"}

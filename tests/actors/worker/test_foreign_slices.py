@@ -264,8 +264,8 @@ async def test_a_few_are_fetched_at_the_same_time_and_the_time_counts_once(gym: 
         under_way -= 1
         return await fetch(offer)
 
-    gym.engine.fetch = slowly  # type: ignore[method-assign]
     await gym.tell(order(gym))
+    gym.engine.fetch = slowly  # type: ignore[method-assign]
     await gym.tell(computed(gym, 1, 2, 3))
     await until_trained(gym)
     assert most == 3
