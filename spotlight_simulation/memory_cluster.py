@@ -106,6 +106,7 @@ class Cluster:
             reaches=self.reaches,
             reader=lambda: _name_of(current_process()),
             transfer_s=self.times.transfer_s,
+            network=self.times.network,
             missed=lambda reader, key: self.history.add("missed", reader=reader, key=key),
         )
         self.hardware = FakeHardware(
