@@ -115,12 +115,7 @@ def market_schedule(trace: Trace, pool: int, stretch: Stretch) -> Schedule:
 
 def _check_currency(job: JobSpec, prices: Prices) -> None:
     said = job.prices
-    has_prices = (said.reserved, said.spot, said.on_demand, said.snapshot, said.rows) != (
-        *(None, None, None),
-        "",
-        (),
-    )
-    if has_prices and said.currency != prices.currency:
+    if said.as_list("the job").rows and said.currency != prices.currency:
         raise JobError(
             "prices.currency",
             f"is {said.currency}, but {prices.name} is in {prices.currency}: a replay has one"

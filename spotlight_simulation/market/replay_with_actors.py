@@ -24,7 +24,7 @@ from spotlight.actors.protocol.users import (
     ListJobs,
     SubmitJob,
 )
-from spotlight.errors import ActorError, SpotlightError
+from spotlight.errors import ActorError, UserError
 from spotlight.jobs import JobSpec
 from spotlight.permissions import Permissions
 from spotlight.policies.money.prices import PriceList, PriceRow
@@ -47,14 +47,18 @@ from spotlight_simulation.profile import Profile
 
 _POLL_S = 10.0
 _BETWEEN_S = 1.0
+_CANCELLED_AFTER_S = 300.0
+"""A job that was cancelled has ended so long after that, whoever was killed meanwhile. [s]"""
 _SETTLES_S = 15.0
 """The ledger of a job has all of its time so long after its end. [s]"""
 _UNPRODUCTIVE = ("starting", "loading", "draining", "lost")
 """The states in which a worker is paid for and cannot work."""
 
 
-class JobNotDone(SpotlightError):
-    """The coordinator did not take the job, or ended it; says why."""
+class JobNotDone(UserError):
+    """A job ended before it was done; says why."""
+
+    exit_code = 1
 
 
 class CalmWeights(Fingerprints):
@@ -83,44 +87,34 @@ def replay_with_actors(
         boot_s: from the start of a machine until it runs a program.
         crashes: what ends besides; it is started again.
 
-    Raises `JobNotDone` if the job ended otherwise, and `UserError` for a job that cannot run.
+    Raises `JobNotDone` if the job fails, and `UserError` if it is refused.
     """
+
+    async def simulate(folder: Path) -> tuple[Run, float]:
+        cluster = Cluster(
+            job.seed,
+            folder,
+            nodes_of(job, schedule),
+            times=profile.times(job),
+            numerics=CalmWeights(),
+            permissions=Permissions.of(job),
+            prices=_fleet_prices(prices),
+        )
+        run = Run(Scenario(_uncut(job), cluster.nodes, (), True), cluster, folder)
+        fleet = MarketFleet(cluster, schedule, boot_s=boot_s, crashes=crashes)
+        async with cluster, fleet.there():
+            ended_s = await _User(run, schedule.seconds).has_it_done()
+            await asyncio.sleep(_SETTLES_S)
+        return run, ended_s
+
     with (
         scratch_folder() as folder,
         silence(),
         asyncio.Runner(loop_factory=FreezableLoop) as runner,
     ):
-        run, ended_s = runner.run(
-            _simulate(folder, schedule, prices, profile, job, boot_s, crashes)
-        )
+        run, ended_s = runner.run(simulate(folder))
         check(run)
         return _outcome(run, ended_s, schedule, prices, boot_s)
-
-
-async def _simulate(
-    folder: Path,
-    schedule: Schedule,
-    prices: Prices,
-    profile: Profile,
-    job: JobSpec,
-    boot_s: float,
-    crashes: Sequence[Crash],
-) -> tuple[Run, float]:
-    cluster = Cluster(
-        job.seed,
-        folder,
-        nodes_of(job, schedule),
-        times=profile.times(job),
-        numerics=CalmWeights(),
-        permissions=Permissions.of(job),
-        prices=_fleet_prices(prices),
-    )
-    run = Run(Scenario(_uncut(job), cluster.nodes, (), True), cluster, folder)
-    fleet = MarketFleet(cluster, schedule, boot_s=boot_s, crashes=crashes)
-    async with cluster, fleet.there():
-        ended_s = await _User(run, schedule.seconds).has_it_done()
-        await asyncio.sleep(_SETTLES_S)
-    return run, ended_s
 
 
 def _uncut(job: JobSpec) -> JobSpec:
@@ -139,8 +133,7 @@ def _fleet_prices(prices: Prices) -> FleetPrices:
 
 @dataclass
 class _User:
-    """Who submits the job, looks at it, resumes it when it failed, and ends it when the market is
-    over."""
+    """Who submits the job, looks at it, and ends it when the market is over."""
 
     run: Run
     until_s: float
@@ -158,10 +151,12 @@ class _User:
             if status is not None and status.outcome:
                 raise JobNotDone(f"{status.job}: {status.outcome}: {status.reason}")
             await asyncio.sleep(min(_POLL_S, max(0.0, self.until_s - loop.time())))
-        while (ended_s := await self._ended_s()) == math.inf:
+        while loop.time() < self.until_s + _CANCELLED_AFTER_S:
             await self._ask(CancelJob())
+            if (ended_s := await self._ended_s()) < math.inf:
+                return min(ended_s, self.until_s)
             await asyncio.sleep(_BETWEEN_S)
-        return min(ended_s, self.until_s)
+        raise JobNotDone(f"{self.run.scenario.job.name}: cannot be cancelled")
 
     async def _ended_s(self) -> float:
         """When the job ended; infinite if it has not, or nobody answers."""
@@ -174,7 +169,7 @@ class _User:
             job = self.run.scenario.job
             answer = await self._ask(SubmitJob(job, str(self.run.run_folder), False))
             if isinstance(answer, JobRefused):
-                raise JobNotDone(f"{job.name}: refused: {answer.reason}")
+                raise UserError(f"{job.name}: refused: {answer.reason}")
             self._is_accepted = isinstance(answer, JobAccepted)
         answer = await self._ask(GetStatus())
         return answer if isinstance(answer, JobStatus) and answer.job else None
@@ -197,12 +192,17 @@ def _outcome(
     samples = sum(each.samples for each in iterations)
     previews = sum(each.previews for each in iterations)
     workers = job.pools.spot.workers
-    bills = [bill for bill in _bills(run.folder / "runs") if bill.job or bill.from_at < ended_s]
-    unseen_s = workers * sum(
-        max(0.0, min(stay.until_s, ended_s) - stay.from_s)
+    unseen = {  # they have not booted by then, so no ledger has their time
+        stay.node: max(0.0, min(stay.until_s, ended_s) - stay.from_s)
         for stay in schedule.stays
         if min(stay.until_s, ended_s) <= stay.from_s + boot_s
-    )
+    }
+    unseen_s = workers * sum(unseen.values())
+    bills = [
+        bill
+        for bill in _bills(run.folder / "runs")
+        if bill.node not in unseen and (bill.job or bill.from_at < ended_s)
+    ]
     states_ms = sum(
         time_ms
         for bill in bills

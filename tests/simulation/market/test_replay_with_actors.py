@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from market_kit import PRICES, job, profile, schedule, stay
 
+from spotlight.errors import UserError
 from spotlight_simulation.market.market_fleet import Crash
 from spotlight_simulation.market.outcome import Outcome
 from spotlight_simulation.market.replay_by_model import replay_by_model
-from spotlight_simulation.market.replay_with_actors import JobNotDone, replay_with_actors
+from spotlight_simulation.market.replay_with_actors import replay_with_actors
 from spotlight_simulation.market.schedule import Schedule
 from spotlight_simulation.memory_cluster import COORDINATOR
 
@@ -82,5 +83,5 @@ def test_a_market_goes_on_over_the_end_of_coordinator_and_nodes() -> None:
 
 
 def test_a_job_that_is_refused_says_why() -> None:
-    with pytest.raises(JobNotDone, match="refused"):
+    with pytest.raises(UserError, match="refused"):
         replayed(schedule(), model={"checkpoint": "builtin:nothing"})
