@@ -24,6 +24,7 @@ from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.tables import rendered_with
 from benchmarks.markets.checks import checks
 from benchmarks.markets.comparison import Field, Replay
+from benchmarks.markets.crashes import crashes
 from benchmarks.markets.depths import SCHEDULES, STRETCH_S, depths, speeds
 from benchmarks.markets.entrants import POOLS, TASKS, Kept, entrants
 from benchmarks.markets.places import SHARED, places
@@ -34,7 +35,7 @@ from spotlight.errors import UserError
 
 def main() -> None:
     """Run everybody on all markets, and print."""
-    report = Report("replay", __doc__, minutes=15)
+    report = Report("replay", __doc__, minutes=30)
     made = report.options
     made.add_argument("--shared", type=Path, default=SHARED, help="a folder of public traces")
     made.add_argument(
@@ -53,6 +54,7 @@ def main() -> None:
         if not options.tables:  # none of them has these, which take most of the time
             figures |= depths(report.times(SCHEDULES, 1), 600.0 if options.quick else STRETCH_S)
             figures |= speeds(400.0 if options.quick else 900.0)
+            figures |= crashes(report)
         if not options.quick:
             figures["checks"] = checks(RUNS)
         for file in options.tables:
