@@ -93,7 +93,7 @@ def _disturb(run: Run, kills: int, rng: random.Random) -> int:
 
 
 def _trains(event: dict[str, Any]) -> bool:
-    return event["event"] == "phase" and event["phase"] == "train"
+    return (event["event"], event.get("phase")) == ("phase", "train")
 
 
 def _kill(pid: int) -> None:
