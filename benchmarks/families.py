@@ -33,6 +33,7 @@ from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.record_files import whole_event_lines
 from spotlight_simulation.pipeline_comparison import Case, Difference, compare
 from spotlight_simulation.saved_rows import saved_rows
+from spotlight_simulation.text_pipelines import load_pipeline
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +63,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(32, 48), {}),
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
+    ],
+    "krea2": [
+        (Case(40, 56), {}),
+        (Case(56, 40, guidance=4.5), {}),
+        (Case(48, 32, guidance=2.0, steps=4), {"use_dynamic_shifting": False, "shift": 2.0}),
     ],
 }
 """Sizes, guidance and changes of the scheduler; sizes are odd numbers of patches too."""
@@ -199,8 +205,7 @@ def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> No
 def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Tensor, torch.Tensor]:
     """What the family's pipeline draws without and with the export."""
     family = family_of(checkpoint)
-    pipeline = getattr(diffusers, family.pipeline).from_pretrained(checkpoint)
-    pipeline.set_progress_bar_config(disable=True)
+    pipeline = load_pipeline(checkpoint)
 
     def draw() -> torch.Tensor:
         options: dict[str, Any] = {"num_frames": 5} if family.name == "wan" else {}

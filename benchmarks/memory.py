@@ -26,7 +26,7 @@ from torch import Tensor
 from benchmarks.report import Report
 from spotlight.diffusion.activations import Activations, Adapters, Pass
 from spotlight.diffusion.checkpoints import add_adapters, load_model
-from spotlight.diffusion.families.base import Facts, Family
+from spotlight.diffusion.families.base import Facts, Family, ModelInput
 from spotlight.diffusion.families.registry import FAMILIES
 from spotlight.diffusion.geometry import Grid
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec
@@ -53,6 +53,7 @@ SIZES = {
     "sd3.5-medium": (1024, 1024, 1),
     "flux.1-dev": (1024, 1024, 1),
     "wan2.1-t2v-1.3b": (480, 832, 33),
+    "krea-2": (1024, 1024, 1),
 }
 """Height, width and frames of the sample, at true widths."""
 _NARROW: dict[str, Any] = {"num_attention_heads": 4, "attention_head_dim": 64, "num_layers": 4}
@@ -62,6 +63,15 @@ NARROW: dict[str, dict[str, Any]] = {
     "sd3.5-medium": _NARROW | {"caption_projection_dim": 256, "dual_attention_layers": (0, 1)},
     "flux.1-dev": _NARROW | _AXES | {"num_layers": 2, "num_single_layers": 4},
     "wan2.1-t2v-1.3b": _NARROW | {"ffn_dim": 1024},
+    "krea-2": _NARROW
+    | _AXES
+    | {
+        "num_key_value_heads": 2,
+        "intermediate_size": 768,
+        "text_intermediate_size": 384,
+        "num_layerwise_text_blocks": 1,
+        "num_refiner_text_blocks": 1,
+    },
 }
 """What is narrower of the transformers that are really computed with."""
 NARROW_SIZE = (512, 512, 1)
@@ -101,6 +111,15 @@ def _tensors_of(transformer: Any) -> Iterator[Tensor]:
         yield from (value for value in vars(module).values() if isinstance(value, Tensor))
 
 
+def _in(dtype: torch.dtype, transformer: Any) -> Any:
+    """The transformer as it is loaded: some of its modules stay in float32."""
+    kept = transformer._keep_in_fp32_modules or ()
+    for name, module in transformer.to(dtype).named_modules():
+        if name.rpartition(".")[2] in kept:
+            module.float()
+    return transformer
+
+
 class Passes:
     """Both passes of one training step of one sample."""
 
@@ -108,7 +127,7 @@ class Passes:
         self._case = case
         outline = OUTLINES[case.name]
         with torch.device(device):
-            model = make_transformer(outline, device=device, **case.changes).to(dtype)
+            model = _in(dtype, make_transformer(outline, device=device, **case.changes))
             if tuning == "lora":
                 lora = LoraSpec(rank=RANK, alpha=RANK)
                 add_adapters(model, lora, case.family.targets(lora))
@@ -130,9 +149,8 @@ class Passes:
 
     def forward(self) -> Tensor:
         """The velocity."""
-        return self._case.family.velocity(
-            self.transformer, self._latents, self._sigmas, self._conditioning, self._case.grid, 1.0
-        )
+        given = ModelInput(self._latents, self._sigmas, self._conditioning, self._case.grid)
+        return self._case.family.velocity(self.transformer, given)
 
     def both(self) -> None:
         """The velocity, and gradients from it."""

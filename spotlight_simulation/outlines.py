@@ -32,6 +32,7 @@ _IMAGE_VAE = (
     83_819_683,
 )
 _VIDEO_VAE_SIZE = 126_892_531
+_QWEN_VAE = ("AutoencoderKLQwenImage", {"base_dim": 96, "z_dim": 16}, _VIDEO_VAE_SIZE)
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ OUTLINES = {
         },
         {
             "text_encoder": ("Qwen2_5_VLForConditionalGeneration", {}, 8_292_166_656),
-            "vae": ("AutoencoderKLQwenImage", {"base_dim": 96, "z_dim": 16}, _VIDEO_VAE_SIZE),
+            "vae": _QWEN_VAE,
         },
         ("tokenizer",),
         text_tokens=256,
@@ -156,6 +157,39 @@ OUTLINES = {
         scheduler="UniPCMultistepScheduler",
         scheduler_config={"use_flow_sigmas": True, "flow_shift": 3.0},
     ),
+    "krea-2": Outline(
+        "krea/Krea-2",
+        "Krea2Pipeline",
+        "Krea2Transformer2DModel",
+        {
+            "in_channels": 64,
+            "num_layers": 28,
+            "attention_head_dim": 128,
+            "num_attention_heads": 48,
+            "num_key_value_heads": 12,
+            "intermediate_size": 16384,
+            "timestep_embed_dim": 256,
+            "text_hidden_dim": 2560,
+            "num_text_layers": 12,
+            "text_num_attention_heads": 20,
+            "text_num_key_value_heads": 20,
+            "text_intermediate_size": 6912,
+            "num_layerwise_text_blocks": 2,
+            "num_refiner_text_blocks": 2,
+            "axes_dims_rope": [32, 48, 48],
+        },
+        {
+            "text_encoder": (
+                "Qwen3VLModel",
+                {"text_config": {"hidden_size": 2560, "num_hidden_layers": 36}},
+                4_437_815_808,
+            ),
+            "vae": _QWEN_VAE,
+        },
+        ("tokenizer",),
+        text_tokens=512,
+        masks_text=True,
+    ),
 }
 """The outlines by a short name. What is not here is as the classes of diffusers and transformers
 have it."""
@@ -172,8 +206,9 @@ def make_transformer(outline: Outline, *, device: str = "meta", **changes: Any) 
 def make_conditioning(outline: Outline, rows: int, device: str) -> dict[str, Tensor]:
     """What the transformer is given of so many prompts: zeros."""
     config, tokens = outline.config, outline.text_tokens
-    width = config.get("joint_attention_dim") or config["text_dim"]
-    tensors = {"embeds": torch.zeros(rows, tokens, width, device=device)}
+    width = config.get("joint_attention_dim") or config.get("text_dim")
+    shape = (width,) if width else (config["num_text_layers"], config["text_hidden_dim"])
+    tensors = {"embeds": torch.zeros(rows, tokens, *shape, device=device)}
     if "pooled_projection_dim" in config:
         pooled = torch.zeros(rows, config["pooled_projection_dim"], device=device)
         tensors["pooled"] = pooled

@@ -6,20 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
-import diffusers
 import torch
+from diffusers import QwenImageEditPlusPipeline
+from torch import Tensor
 
+from spotlight.condition_images import digest_of, with_image
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.families.registry import open_checkpoint
-from spotlight.diffusion.geometry import pack, unpack
+from spotlight.diffusion.geometry import Geometry, pack, unpack
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec
 from spotlight.types import SamplingSettings
+from spotlight_simulation.pixels import IMAGES, png_of
+from spotlight_simulation.text_pipelines import load_pipeline
 
 PROMPTS = ("a cat", 'a sign that says "open" &amp; shut')
+FILES = tuple(map(png_of, IMAGES))
+EDITS = [with_image(text, digest_of(file)) for text, file in zip(PROMPTS, FILES, strict=True)]
+"""The prompts with an image each."""
 SEEDS = (1, 2)
 NEGATIVE_PROMPT = "a grey picture"
 
@@ -33,6 +40,33 @@ class Case:
     frames: int = 1
     guidance: float = 1.0
     steps: int = 3
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How the pipeline of a family is asked."""
+
+    scale: str = "guidance_scale"
+    """Its name for the guidance scale."""
+    unguided: float = 1.0
+    """The scale at which it does not guide."""
+    latents: Literal["tokens", "image", "frames", "bands"] = "tokens"
+    """What it takes and gives: tokens, latents, or latents whose squares of 2 x 2 are bands."""
+    one_by_one: bool = False
+    """Whether it must be asked for one picture at a time, because it pads the prompts of several
+    so that it draws something else."""
+
+
+MANNERS = {
+    "qwen-image": Manner("true_cfg_scale"),
+    "qwen-image-2.1": Manner("true_cfg_scale", one_by_one=True),
+    "sd3": Manner(latents="image"),
+    "flux": Manner("true_cfg_scale"),
+    "wan": Manner(latents="frames"),
+    "krea2": Manner(unguided=0.0),
+    "qwen-image-edit": Manner("true_cfg_scale", one_by_one=True),
+}
+"""By the name of the family."""
 
 
 @dataclass(frozen=True)
@@ -59,36 +93,18 @@ def compare(
     `scheduler` replaces fields of the pipeline's scheduler, in both.
     """
     family, checkpoint = open_checkpoint(folder)
-    facts = family.inspect(checkpoint)
-    geometry, grid = facts.geometry, facts.geometry.grid(case.height, case.width, case.frames)
-    pipeline = (
-        getattr(diffusers, family.pipeline).from_pretrained(folder, torch_dtype=dtype).to(device)
-    )
-    pipeline.set_progress_bar_config(disable=True)
+    geometry = family.inspect(checkpoint).geometry
+    pipeline = load_pipeline(folder, torch_dtype=dtype).to(device)
     model: Any = load_model(
-        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT), device=device
+        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT),
+        device=device,
+        images={digest_of(file): file for file in FILES},
     )
     for owner, name in ((pipeline, "scheduler"), (model, "_scheduler")):
         own = getattr(owner, name)
         setattr(owner, name, type(own).from_config(own.config, **scheduler))
-    noise = initial_noise(SEEDS, (grid.tokens, geometry.channels))
-    theirs = noise.to(device, dtype)
-    if family.name in ("sd3", "wan"):  # whose latents are no tokens
-        theirs = unpack(theirs, grid, geometry.patch)
-        theirs = theirs if family.name == "wan" else theirs[:, :, 0]
-    options = _guidance(family.name, pipeline, case) | {
-        "prompt": list(PROMPTS),
-        "height": case.height,
-        "width": case.width,
-        "num_inference_steps": case.steps,
-    }
-    if case.frames > 1:
-        options["num_frames"] = case.frames
-    expected = pipeline(latents=theirs.clone(), output_type="latent", **options)[0].float().cpu()
-    drawn = torch.as_tensor(pipeline(latents=theirs.clone(), output_type="np", **options)[0])
-    if expected.dim() > 3:
-        whole = expected if expected.dim() == 5 else expected.unsqueeze(2)
-        expected = pack(whole, geometry.patch)
+    theirs = _Theirs(pipeline, MANNERS[family.name], case, geometry)
+    noise = initial_noise(SEEDS, (theirs.grid.tokens, geometry.channels)).to(device, dtype)
     settings = SamplingSettings(
         kind="ode",
         steps=case.steps,
@@ -98,22 +114,76 @@ def compare(
         micro_batch=len(SEEDS),
         frames=case.frames,
     )
-    ours = sample(model, PROMPTS, SEEDS, settings).latents
-    pixels = torch.as_tensor(model.decode(ours, case.height, case.width, case.frames))
+    prompts = EDITS if family.image_processor else PROMPTS
+    ours = sample(model, prompts, SEEDS, settings).latents
+    pixels = torch.as_tensor(model.decode(ours, case.height, case.width, case.frames)).float()
+    drawn = theirs.pixels(noise)
     return Difference(
-        float((ours - expected).abs().max()),
-        float((pixels.float().reshape(drawn.shape) - drawn * 255).abs().max()),
+        float((ours - theirs.latents(noise)).abs().max()),
+        float((pixels.reshape(drawn.shape) - drawn * 255).abs().max()),
     )
 
 
-def _guidance(family: str, pipeline: Any, case: Case) -> dict[str, Any]:
-    """How the pipeline is told the scale; some of them cannot do without guidance by default."""
-    scale = case.guidance
-    if family in ("sd3", "wan"):
-        guided = {"guidance_scale": scale}
-    elif family == "flux" and pipeline.transformer.config.guidance_embeds:
-        return {"guidance_scale": scale}
-    else:
-        guided = {"true_cfg_scale": scale}
-    negative = {"negative_prompt": [NEGATIVE_PROMPT] * len(PROMPTS)} if scale > 1 else {}
-    return guided | negative
+class _Theirs:
+    """What a pipeline draws."""
+
+    def __init__(self, pipeline: Any, manner: Manner, case: Case, geometry: Geometry) -> None:
+        self.grid = geometry.grid(case.height, case.width, case.frames)
+        self._pipeline, self._manner, self._case = pipeline, manner, case
+        self._patch = geometry.patch
+
+    def latents(self, noise: Tensor) -> Tensor:
+        """Clean latents of packed noise, packed."""
+        found = self._draw(noise, "latent").float().cpu()
+        if self._manner.latents == "tokens":
+            return found
+        return pack(found if found.dim() == 5 else found.unsqueeze(2), self._patch)
+
+    def pixels(self, noise: Tensor) -> Tensor:
+        """The same decoded, from 0 to 1; what is transparent is white."""
+        drawn = self._draw(noise, "np")
+        if drawn.shape[-1] == 3:
+            return drawn
+        colours, opaque = drawn[..., :3], drawn[..., 3:]
+        return colours * opaque + (1 - opaque)
+
+    def _draw(self, noise: Tensor, what: str) -> Tensor:
+        everything = range(len(SEEDS))
+        parts = [[row] for row in everything] if self._manner.one_by_one else [[*everything]]
+        drawn = [self._of(rows, self._given(noise[rows]), what) for rows in parts]
+        return torch.cat(drawn)
+
+    def _given(self, noise: Tensor) -> Tensor:
+        if self._manner.latents == "tokens":
+            return noise.clone()
+        frames = unpack(noise, self.grid, self._patch)
+        return frames if self._manner.latents == "frames" else frames[:, :, 0]
+
+    def _of(self, rows: list[int], noise: Tensor, what: str) -> Tensor:
+        case, options = self._case, self._guidance(len(rows))
+        if case.frames > 1:
+            options["num_frames"] = case.frames
+        if isinstance(self._pipeline, QwenImageEditPlusPipeline):
+            options["image"] = [IMAGES[row] for row in rows]
+        return torch.as_tensor(
+            self._pipeline(
+                prompt=[PROMPTS[row] for row in rows],
+                latents=noise,
+                output_type=what,
+                height=case.height,
+                width=case.width,
+                num_inference_steps=case.steps,
+                **options,
+            )[0]
+        )
+
+    def _guidance(self, rows: int) -> dict[str, Any]:
+        """Some pipelines cannot do without guidance by default."""
+        if getattr(self._pipeline.transformer.config, "guidance_embeds", False):
+            return {"guidance_scale": self._case.guidance}
+        options: dict[str, Any] = {
+            self._manner.scale: self._case.guidance - 1 + self._manner.unguided
+        }
+        if self._case.guidance > 1:
+            options["negative_prompt"] = [NEGATIVE_PROMPT] * rows
+        return options

@@ -8,6 +8,7 @@ not for pictures. The same family gives the same weights every time.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,10 +18,16 @@ import torch
 from diffusers import (
     AutoencoderKL,
     AutoencoderKLQwenImage,
+    AutoencoderKLQwenImage21,
     AutoencoderKLWan,
     FlowMatchEulerDiscreteScheduler,
     FluxPipeline,
     FluxTransformer2DModel,
+    Krea2Pipeline,
+    Krea2Transformer2DModel,
+    QwenImage21Pipeline,
+    QwenImage21Transformer2DModel,
+    QwenImageEditPlusPipeline,
     QwenImagePipeline,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
@@ -37,17 +44,36 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLImageProcessorPil,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
+    Qwen3VLModel,
+    Qwen3VLProcessor,
     T5Config,
     T5EncoderModel,
     UMT5Config,
     UMT5EncoderModel,
 )
 
+from spotlight.diffusion.families.base import INDEX
+from spotlight_simulation.text_pipelines import PROCESSOR, TextProcessor
+
 _TEXT_WIDTH = 32
 """Channels of the long embedding."""
 _CLIP_WIDTH = 16
 _BEGIN, _END, _PAD = "<begin>", "<end>", "<pad>"
+_OF_IMAGES = ("<|vision_start|>", "<|image_pad|>", "<|vision_end|>")
+_IDS = ("vision_start_token_id", "image_token_id", "vision_end_token_id")
+"""What the text encoder's configuration calls these tokens."""
 _VOCABULARY = 256 + 3
+_CHAT = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{% if message.content is string %}{{ message.content }}"
+    "{% else %}{{ message.content[0].text }}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
+)
+"""What Qwen's chat template makes of one message of text."""
 _HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16}
 
 
@@ -58,6 +84,11 @@ def make_tiny_checkpoint(family: str, folder: Path) -> None:
         torch.manual_seed(0)
         pipeline = make()
     pipeline.save_pretrained(folder, safe_serialization=True)
+    if family == "qwen-image-edit":
+        Qwen2VLImageProcessorPil().save_pretrained(folder / PROCESSOR)
+        _name_processor(folder, "Qwen2VLProcessor")
+    elif PROCESSOR in pipeline.config:
+        _name_processor(folder, Qwen3VLProcessor.__name__)
 
 
 def make_flux_without_guidance(folder: Path) -> None:
@@ -73,15 +104,7 @@ def _qwen_image() -> Any:
         FlowMatchEulerDiscreteScheduler(
             use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
         ),
-        AutoencoderKLQwenImage(
-            base_dim=8,
-            z_dim=4,
-            dim_mult=[1, 1, 1],
-            num_res_blocks=1,
-            temperal_downsample=[False, True],
-            latents_mean=[0.1, -0.2, 0.3, 0.0],
-            latents_std=[1.0, 2.0, 0.5, 1.5],
-        ),
+        _qwen_vae(),
         _qwen_text(),
         _tokenizer(),
         QwenImageTransformer2DModel(
@@ -94,6 +117,80 @@ def _qwen_image() -> Any:
             axes_dims_rope=(4, 6, 6),
         ),
     )
+
+
+def _qwen_image_edit() -> Any:
+    """Its VAE covers 32 pixels with one of its latents, so that a megapixel is few tokens."""
+    tokenizer = _tokenizer()
+    tokenizer.add_tokens(list(_OF_IMAGES), special_tokens=True)
+    ids = dict(zip(_IDS, map(tokenizer.convert_tokens_to_ids, _OF_IMAGES), strict=True))
+    encoder = _qwen_text(vocabulary=_VOCABULARY + len(ids), **ids)
+    return QwenImageEditPlusPipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
+        ),
+        AutoencoderKLQwenImage(
+            base_dim=4,
+            z_dim=4,
+            dim_mult=[1, 1, 1, 1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, False, False, False, True],
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[1.0, 2.0, 0.5, 1.5],
+        ),
+        encoder,
+        tokenizer,
+        None,  # transformers makes one only where torchvision is installed
+        QwenImageTransformer2DModel(
+            **_HEADS,
+            patch_size=2,
+            in_channels=16,
+            out_channels=4,
+            num_layers=2,
+            joint_attention_dim=_TEXT_WIDTH,
+            axes_dims_rope=(4, 6, 6),
+            zero_cond_t=True,
+        ),
+    )
+
+
+def _qwen_image_21() -> Any:
+    tokenizer = _tokenizer()
+    tokenizer.chat_template = _CHAT
+    tokenizer.add_tokens("<|image_pad|>", special_tokens=True)
+    return QwenImage21Pipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
+        ),
+        AutoencoderKLQwenImage21(
+            base_dim=8,
+            decoder_base_dim=8,
+            z_dim=4,
+            dim_mult=[1, 1, 1, 1, 1],
+            num_res_blocks=1,
+            temperal_downsample=[False, True, True, True],
+            latents_mean=[0.1, -0.2, 0.3, 0.0],
+            latents_std=[1.0, 2.0, 0.5, 1.5],
+        ),
+        _qwen3_vl(Qwen3VLForConditionalGeneration, layers=2, vocabulary=_VOCABULARY + 1),
+        TextProcessor(tokenizer),
+        QwenImage21Transformer2DModel(
+            **_HEADS,
+            in_channels=4,
+            out_channels=4,
+            num_layers=2,
+            context_in_dim=_TEXT_WIDTH,
+            axes_dims_rope=(4, 6, 6),
+        ),
+    )
+
+
+def _name_processor(folder: Path, kind: str) -> None:
+    """As a pipeline with the whole processor would."""
+    index = folder / INDEX
+    content = json.loads(index.read_text(encoding="utf-8"))
+    content[PROCESSOR] = ["transformers", kind]
+    index.write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
 def _sd3() -> Any:
@@ -177,6 +274,45 @@ def _wan() -> Any:
     )
 
 
+def _krea2() -> Any:
+    return Krea2Pipeline(
+        FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=0.5, max_shift=1.15, max_image_seq_len=6400
+        ),
+        _qwen_vae(),
+        _qwen3_vl(Qwen3VLModel, layers=36),
+        _tokenizer(),
+        Krea2Transformer2DModel(
+            **_HEADS,
+            in_channels=16,
+            num_layers=2,
+            num_key_value_heads=1,
+            intermediate_size=48,
+            timestep_embed_dim=32,
+            text_hidden_dim=_TEXT_WIDTH,
+            num_text_layers=12,
+            text_num_attention_heads=2,
+            text_num_key_value_heads=2,
+            text_intermediate_size=48,
+            num_layerwise_text_blocks=1,
+            num_refiner_text_blocks=1,
+            axes_dims_rope=(4, 6, 6),
+        ),
+    )
+
+
+def _qwen_vae() -> AutoencoderKLQwenImage:
+    return AutoencoderKLQwenImage(
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False, True],
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.0, 2.0, 0.5, 1.5],
+    )
+
+
 def _image_vae() -> AutoencoderKL:
     return AutoencoderKL(
         latent_channels=4,
@@ -221,7 +357,7 @@ def _t5(kind: type, config: type) -> Any:
     ).eval()
 
 
-def _qwen_text() -> Any:
+def _qwen_text(*, vocabulary: int = _VOCABULARY, **ids: int) -> Any:
     sizes: dict[str, Any] = {
         "hidden_size": _TEXT_WIDTH,
         "intermediate_size": 16,
@@ -230,7 +366,7 @@ def _qwen_text() -> Any:
         "num_key_value_heads": 2,
         "rope_scaling": {"mrope_section": [2, 2, 4], "rope_type": "default", "type": "default"},
         "rope_theta": 1000000.0,
-        "vocab_size": _VOCABULARY,
+        "vocab_size": vocabulary,
     }
     vision = {
         "depth": 1,
@@ -242,9 +378,31 @@ def _qwen_text() -> Any:
     whole: dict[str, Any] = {
         "text_config": sizes,
         "vision_config": vision,
-        "vocab_size": _VOCABULARY,
-    }
+        "vocab_size": vocabulary,
+    } | ids
     return Qwen2_5_VLForConditionalGeneration(Qwen2_5_VLConfig(**whole)).eval()
+
+
+def _qwen3_vl(kind: type, *, layers: int, vocabulary: int = _VOCABULARY) -> Any:
+    text: dict[str, Any] = {
+        "hidden_size": _TEXT_WIDTH,
+        "intermediate_size": 16,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "rope_scaling": {"mrope_section": [2, 2, 4], "rope_type": "default"},
+        "vocab_size": vocabulary,
+    }
+    vision: dict[str, Any] = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": _TEXT_WIDTH,
+        "deepstack_visual_indexes": [0],
+    }
+    return kind(Qwen3VLConfig(text_config=text, vision_config=vision)).eval()
 
 
 def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 512) -> Any:
@@ -267,9 +425,12 @@ def _tokenizer(begin: str | None = None, end: str | None = None, longest: int = 
 
 _MAKERS: dict[str, Callable[[], Any]] = {
     "qwen-image": _qwen_image,
+    "qwen-image-2.1": _qwen_image_21,
     "sd3": _sd3,
     "flux": _flux,
     "wan": _wan,
+    "krea2": _krea2,
+    "qwen-image-edit": _qwen_image_edit,
 }
 
 

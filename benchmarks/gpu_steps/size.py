@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure
 from spotlight.diffusion.checkpoints import add_adapters
+from spotlight.diffusion.families.base import ModelInput
 from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.diffusion.geometry import Grid
 from spotlight.jobs import LoraSpec
@@ -66,9 +67,8 @@ class Passes:
     def velocity(self, *, masked: bool = True) -> Tensor:
         """One pass."""
         conditioning = {"embeds": self._embeds} | ({"mask": self._mask} if masked else {})
-        return QwenImage().velocity(
-            self._transformer, self._latents, self._sigmas, conditioning, self._grid, 1.0
-        )
+        given = ModelInput(self._latents, self._sigmas, conditioning, self._grid)
+        return QwenImage().velocity(self._transformer, given)
 
     @torch.no_grad()
     def denoise(self) -> Tensor:

@@ -8,13 +8,15 @@ encoder. Nothing in a checkpoint can run code: weights are safetensors only.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import diffusers
+import msgspec
 import torch
 from torch import Tensor
 
@@ -31,6 +33,7 @@ from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel, trainable_state
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
 from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.quantisation import quantisation
 from spotlight.diffusion.text import FamilyTextEncoder, TextEncoder, TokenTextEncoder
 from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
@@ -41,12 +44,14 @@ def load_model(
     *,
     device: torch.device | str | None = None,
     cache: EmbeddingCache | None = None,
+    images: Mapping[str, bytes] = MappingProxyType({}),
 ) -> DiffusionModel:
     """The model of a job, on `device` (else on `default_device`), in evaluation mode.
 
     float32 on the CPU, bfloat16 elsewhere; adapters are float32 and start as the identity, with the
     same values in every process. With a `cache` of embeddings the text encoders are loaded once a
-    prompt must be encoded. Raises `CheckpointError` naming the folder, file or field that is wrong,
+    prompt must be encoded. `images` are the files of those that prompts come with, by their
+    digests. Raises `CheckpointError` naming the folder, file or field that is wrong,
     and `MissingDependency`.
     """
     device = default_device() if device is None else torch.device(device)
@@ -59,7 +64,7 @@ def load_model(
         family,
         transformer,
         load_part(getattr(diffusers, folder.parts["scheduler"]), path, "scheduler"),
-        _load_text_encoder(family, folder, device, dtype, cache),
+        _load_text_encoder(family, folder, device, dtype, cache, images),
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
     )
@@ -108,6 +113,7 @@ def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
     """What is trainable of a job's model on `device`, as it is before any training; on the CPU, and
     without loading anything else. Raises as `load_model`.
     """
+    spec = msgspec.structs.replace(spec, quantize="none")  # adapters do not depend on it
     family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     cpu, dtype = torch.device("cpu"), _dtype_on(device)
     return trainable_state(_load_transformer(spec, family, folder.path, cpu, dtype))
@@ -130,7 +136,10 @@ def _load_transformer(
 ) -> Any:
     """With its adapters, if the job tunes adapters."""
     kind = getattr(diffusers, family.transformer)
-    transformer = load_weights(kind, path, "transformer", device=device, torch_dtype=dtype)
+    options = quantisation(spec.quantize, device, dtype)
+    transformer = load_weights(
+        kind, path, "transformer", device=device, torch_dtype=dtype, **options
+    )
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora, family.targets(spec.lora))
     _choose_attention(transformer, spec.attention)
@@ -184,19 +193,26 @@ def _load_text_encoder(
     device: torch.device,
     dtype: torch.dtype,
     cache: EmbeddingCache | None,
+    images: Mapping[str, bytes],
 ) -> TextEncoder:
     if TOKEN_ENCODER in folder.parts.values():
         return TokenTextEncoder.load(folder.path / "text_encoder")
     load = partial(_load_encoders, family, folder, dtype)
     if cache is None:
-        return FamilyTextEncoder(family, load, device)
+        return FamilyTextEncoder(family, load, device, images=images)
     for part in family.text_encoders:
         folder.shapes(part)  # what is missing, or cut off, shows at once
-    parts = [folder.path / part for part in (*family.text_encoders, *family.tokenizers)]
+    parts = [folder.path / part for part in _readers(family)]
     versions = [f"{name} {version(name)}" for name in ("torch", "transformers", "tokenizers")]
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     made_by = (family.name, cache.checksum(parts), *versions, where, str(dtype))
-    return FamilyTextEncoder(family, load, device, (cache, " ".join(made_by)))
+    return FamilyTextEncoder(family, load, device, (cache, " ".join(made_by)), images)
+
+
+def _readers(family: Family) -> tuple[str, ...]:
+    """The parts that read prompts, and the images that they come with."""
+    of_images = ("processor", "vae") if family.image_processor else ()
+    return (*family.text_encoders, *family.tokenizers, *of_images)
 
 
 def _load_encoders(family: Family, folder: CheckpointFolder, dtype: torch.dtype) -> dict[str, Any]:
@@ -210,6 +226,11 @@ def _load_encoders(family: Family, folder: CheckpointFolder, dtype: torch.dtype)
         parts[part] = encoder.requires_grad_(False)
     for part in family.tokenizers:
         parts[part] = load_tokenizer(folder.path, part)
+    if family.image_processor:
+        kind = getattr(transformers, family.image_processor)
+        parts["processor"] = load_part(kind, folder.path, "processor")
+        vae = load_weights(getattr(diffusers, family.vae), folder.path, "vae", torch_dtype=dtype)
+        parts["vae"] = vae.requires_grad_(False)
     return parts
 
 

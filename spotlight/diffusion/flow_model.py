@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from spotlight.diffusion.families.base import Family
+from spotlight.condition_images import named, with_image
+from spotlight.diffusion.families.base import Family, ModelInput
 from spotlight.diffusion.images import ImageCodec, to_uint8
-from spotlight.diffusion.model import Conditioning
+from spotlight.diffusion.model import NEGATIVE, Conditioning
 from spotlight.diffusion.schedule import Scheduler, flow_sigmas
 from spotlight.diffusion.text import Encoded, TextEncoder
 from spotlight.errors import CheckpointError
@@ -64,6 +65,11 @@ class FlowModel:
         device: torch.device = next(self.transformer.parameters()).device
         return device
 
+    @property
+    def embeds_guidance(self) -> bool:
+        """As its family knows by its configuration."""
+        return self._family.embeds_guidance(self.transformer)
+
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
         """(tokens, channels) of packed latents; raises `JobError` naming the size that does not
         fit.
@@ -73,8 +79,9 @@ class FlowModel:
 
     def encode_prompts(self, prompts: Sequence[str], tokens: int | None = None) -> Conditioning:
         """Embeddings of one length; each prompt is encoded by itself, and kept a while."""
-        known = self._encode(prompts)
-        encoded = [self._text_encoder.padded(known[prompt], tokens) for prompt in prompts]
+        negatives = {prompt: self._negative_of(prompt) for prompt in prompts}
+        known = self._encode([*prompts, *filter(None, negatives.values())])
+        encoded = [self._padded(known, prompt, negatives[prompt], tokens) for prompt in prompts]
         return Conditioning(
             {
                 name: torch.stack([each[name] for each in encoded]).to(self.device)
@@ -98,17 +105,18 @@ class FlowModel:
         told = self._family.told(self._scheduler, sigmas)
 
         def predict(of: Conditioning) -> Tensor:
-            return self._family.velocity(
-                self.transformer, latents, told, of.tensors, grid, guidance
-            ).float()
+            given = ModelInput(latents, told, of.tensors, grid, guidance)
+            return self._family.velocity(self.transformer, given).float()
 
         positive = predict(conditioning)
-        if guidance == 1.0 or self._family.embeds_guidance(self.transformer):
+        if guidance == 1.0 or self.embeds_guidance:
             return positive
-        tokens = conditioning.tensors["embeds"].shape[1]
-        negative = self.encode_prompts([self._negative_prompt], tokens)
-        unconditional = negative.select([0] * len(latents))
-        return self._family.guide(positive, predict(unconditional), guidance)
+        negative = conditioning.negative
+        if negative is None:
+            tokens = conditioning.tensors["embeds"].shape[1]
+            same = self.encode_prompts([self._negative_prompt], tokens)
+            negative = same.select([0] * len(latents))
+        return self._family.guide(positive, predict(negative), guidance)
 
     def checkpoint_activations(self, enabled: bool) -> None:
         """By the transformer's own switch, block by block."""
@@ -127,9 +135,10 @@ class FlowModel:
     ) -> Tensor:
         """The schedule [steps + 1], float32 on the CPU."""
         tokens, _ = self.latent_shape(height, width, frames)
-        return flow_sigmas(
-            self._scheduler, steps, tokens, shift, own_spacing=self._family.own_spacing
-        )
+        family, scheduler, mu = self._family, self._scheduler, None
+        if scheduler.config.use_dynamic_shifting:
+            mu = family.dynamic_shift(scheduler, tokens, steps)
+        return flow_sigmas(scheduler, steps, mu, shift, own_spacing=family.own_spacing)
 
     def trainable_state(self) -> dict[str, Tensor]:
         """The parameters that require gradients, by name; they share memory with the model."""
@@ -152,6 +161,20 @@ class FlowModel:
                     f" needs {tuple(tensor.shape)}"
                 )
             tensor.copy_(state[name])
+
+    def _negative_of(self, prompt: str) -> str:
+        """What it is guided against, where that has an image, too; empty where it has none."""
+        digest = named(prompt).digest
+        return with_image(self._negative_prompt, digest) if digest else ""
+
+    def _padded(
+        self, known: Mapping[str, Encoded], prompt: str, negative: str, tokens: int | None
+    ) -> Encoded:
+        encoded = self._text_encoder.padded(known[prompt], tokens)
+        if negative:
+            other = self._text_encoder.padded(known[negative], tokens)
+            encoded |= {NEGATIVE + name: other[name] for name in ("embeds", "mask")}
+        return encoded
 
     def _encode(self, prompts: Sequence[str]) -> dict[str, Encoded]:
         # A thread that was left behind may be at it too.

@@ -44,6 +44,8 @@ class Geometry:
     frames_per_token: int | None = None
     """Frames that a latent frame covers, but for the first one, which covers one; None if the
     checkpoint draws images only."""
+    tokens_together: int = 1
+    """Tokens along an edge are a multiple of this."""
     longest_edge: int | None = None
     """Tokens along an edge, and latent frames, for which the transformer has positions; None for
     any number."""
@@ -60,12 +62,13 @@ class Geometry:
 
     def _along(self, field: str, pixels: int) -> int:
         edge, most = self.pixels_per_token, self.longest_edge
-        if pixels % edge:
-            below, above = pixels // edge * edge, (pixels // edge + 1) * edge
+        step = edge * self.tokens_together
+        if pixels % step:
+            below, above = pixels // step * step, (pixels // step + 1) * step
             choice = f"{below} or {above}" if below else f"{above}"
             raise JobError(
                 f"sampler.{field}",
-                f"{pixels} pixels cannot be cut into patches of {edge} pixels; use {choice}",
+                f"{pixels} pixels cannot be cut into patches of {step} pixels; use {choice}",
             )
         if most is not None and pixels // edge > most:
             raise JobError(

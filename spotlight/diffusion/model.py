@@ -17,6 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+NEGATIVE = "negative "
+"""With which the names of tensors begin that a prompt is guided against."""
+
 
 @dataclass(frozen=True)
 class Conditioning:
@@ -28,6 +31,18 @@ class Conditioning:
     """
 
     tensors: Mapping[str, Tensor]
+
+    @property
+    def negative(self) -> Conditioning | None:
+        """What these prompts are guided against, where that depends on the prompt: with the same
+        image. None where it does not.
+        """
+        own = {
+            name.removeprefix(NEGATIVE): tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(NEGATIVE)
+        }
+        return Conditioning({**self.tensors, **own}) if own else None
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
@@ -48,6 +63,11 @@ class DiffusionModel(Protocol):
     @property
     def device(self) -> torch.device:
         """Where forward passes run."""
+        ...
+
+    @property
+    def embeds_guidance(self) -> bool:
+        """Whether guidance is an input of the transformer, and takes no second pass."""
         ...
 
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:

@@ -16,11 +16,8 @@ from diffusers.models._modeling_parallel import ContextParallelInput, ContextPar
 from torch import nn
 
 from spotlight.diffusion.families.base import Family
-from spotlight.diffusion.families.registry import FAMILIES
+from spotlight.diffusion.families.registry import FAMILIES, of_transformer
 from spotlight.errors import CannotShard
-
-IMAGE = "hidden_states"
-"""The sequence of image tokens, named as the transformers name it."""
 
 Key = TypeVar("Key", str, int)
 
@@ -38,17 +35,27 @@ class ParallelPlan:
     attention: Mapping[str, tuple[str, ...]]
     """The sequences whose shards make up the queries, keys and values of a module. A module with
     none has whole keys on every member, so it needs no exchange."""
+    joined: Mapping[str, tuple[str, ...]]
+    """The sequences that lie one behind the other in an input."""
+    image: str
+    """The sequence that the gathered outputs are made of."""
+    leading: str | None
+    """The sequence that stands whole before every part of one that is cut."""
+    heads: int
+    """Attention heads."""
 
 
-def plan_of(transformer: nn.Module) -> ParallelPlan:
+def plan_of(transformer: Any) -> ParallelPlan:
     """The plan of the transformer's family; raises `CannotShard` for a family that is not known."""
     kind: Any = type(transformer)
-    family = FAMILIES.get(kind.__name__)
-    if family is None:
+    families = of_transformer(kind.__name__)
+    if not families:
+        known = sorted({family.transformer for family in FAMILIES.values()})
         raise CannotShard(
             f"model: {kind.__name__} cannot be denoised by several members together; use a degree"
-            f" of 1, or one of {', '.join(FAMILIES)}"
+            f" of 1, or one of {', '.join(known)}"
         )
+    family = families[0]  # those of one transformer are cut in one way
     cuts = kind._cp_plan if family.cuts is None else _own_cuts(family)
     splits = {pattern: cut for pattern, cut in cuts.items() if isinstance(cut, dict)}
     return ParallelPlan(
@@ -58,20 +65,21 @@ def plan_of(transformer: nn.Module) -> ParallelPlan:
             pattern: cut for pattern, cut in cuts.items() if isinstance(cut, ContextParallelOutput)
         },
         attention=family.attention,
+        joined=family.joined,
+        image=family.image,
+        leading=family.leading,
+        heads=transformer.config[family.heads],
     )
 
 
 def _own_cuts(family: Family) -> dict[str, Any]:
-    """Those that the family names, as diffusers writes them; all are of [B, tokens, channels]."""
+    """Those that the family names, as diffusers writes them."""
     cuts: dict[str, Any] = {
-        pattern: {
-            name: ContextParallelInput(split_dim=dim, expected_dims=3)
-            for name, dim in arguments.items()
-        }
+        pattern: {name: ContextParallelInput(split_dim=dim) for name, dim in arguments.items()}
         for pattern, arguments in (family.cuts or {}).items()
     }
     for pattern, dim in family.gathers.items():
-        cuts[pattern] = ContextParallelOutput(gather_dim=dim, expected_dims=3)
+        cuts[pattern] = ContextParallelOutput(gather_dim=dim)
     return cuts
 
 

@@ -1,8 +1,8 @@
 """Which sigmas a denoising visits: exactly those of the checkpoint's scheduler in diffusers.
 
 The sigmas 1, ..., 1/n, spaced evenly or by the scheduler itself, are shifted as its configuration
-says. With dynamic shifting the shift depends on the number of image tokens, as in diffusers'
-pipelines. Of a scheduler for a solver of its own (UniPC, for Wan) the sigmas alone are used.
+says. With dynamic shifting the family says the shift, which depends on the number of image
+tokens. Of a scheduler for a solver of its own (UniPC, for Wan) the sigmas alone are used.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ Scheduler = Any
 def flow_sigmas(
     scheduler: Scheduler,
     steps: int,
-    image_tokens: int,
+    mu: float | None,
     shift: float | None = None,
     *,
     own_spacing: bool = False,
 ) -> Tensor:
     """Sigmas [steps + 1], float32 on the CPU, from the highest down to 0.
 
-    `shift` replaces the checkpoint's shift, dynamic or not, by
-    s -> shift * s / (1 + (shift - 1) * s). With `own_spacing` the scheduler spaces the sigmas that
-    are shifted; else they are spaced evenly. Raises `JobError` naming `sampler.shift` when float32
-    cannot tell the sigmas apart.
+    `mu` is the shift of a scheduler that shifts dynamically, and no other looks at it. `shift`
+    replaces the checkpoint's shift, dynamic or not, by s -> shift * s / (1 + (shift - 1) * s).
+    With `own_spacing` the scheduler spaces the sigmas that are shifted; else they are spaced
+    evenly. Raises `JobError` naming `sampler.shift` when float32 cannot tell the sigmas apart.
     """
     config, changes = scheduler.config, dict[str, Any]()
     if shift is not None:
@@ -43,7 +43,7 @@ def flow_sigmas(
         changes["shift_terminal"] = None
     # One of its own for every call: a scheduler keeps what it was asked last.
     scheduler = type(scheduler).from_config(config, **changes)
-    mu = dynamic_shift(scheduler, image_tokens) if scheduler.config.use_dynamic_shifting else None
+    mu = mu if scheduler.config.use_dynamic_shifting else None
     if own_spacing:
         scheduler.set_timesteps(steps, mu=mu, device="cpu")
     else:
@@ -56,14 +56,3 @@ def flow_sigmas(
             f" {steps} steps so short that they lead nowhere; use one nearer to 1, or fewer steps",
         )
     return sigmas.to(torch.float32, copy=True)
-
-
-def dynamic_shift(scheduler: Scheduler, image_tokens: int) -> float:
-    """mu of dynamic shifting: linear in the number of image tokens (`calculate_shift` in
-    diffusers' pipelines).
-    """
-    config = scheduler.config
-    slope = (config.max_shift - config.base_shift) / (
-        config.max_image_seq_len - config.base_image_seq_len
-    )
-    return float(image_tokens * slope + config.base_shift - slope * config.base_image_seq_len)

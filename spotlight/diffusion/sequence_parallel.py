@@ -24,7 +24,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
 from spotlight.diffusion.parallel_attention import Grid, attend, shard_lengths
-from spotlight.diffusion.parallel_plans import IMAGE, matching, plan_of
+from spotlight.diffusion.parallel_plans import ParallelPlan, matching, plan_of
 from spotlight.errors import CannotShard
 from spotlight.transport.collectives import Group
 
@@ -40,8 +40,8 @@ class SequenceParallel:
         """Raises `CannotShard` for a family that is not known."""
         plan = plan_of(transformer)
         self.transformer = transformer
+        self._plan = plan
         self._bound(transformer)
-        self._heads: int = transformer.config.num_attention_heads
         self._thread = threading.local()
         self._attention: list[nn.Module] = []
         for pattern, inputs in plan.inputs.items():
@@ -74,7 +74,7 @@ class SequenceParallel:
             yield
             return
         self._check(group.world, ring)
-        shards = _Shards(Grid(group, ring))
+        shards = _Shards(Grid(group, ring), self._plan)
         self._thread.shards = shards
         try:
             with shards:
@@ -89,9 +89,10 @@ class SequenceParallel:
             )
         if ring < 1 or world % ring:
             raise CannotShard(f"ring: {ring} does not divide the {world} members of the group")
-        if self._heads % (world // ring):
+        heads = self._plan.heads
+        if heads % (world // ring):
             raise CannotShard(
-                f"ring: {world} members in {ring} rows cannot share {self._heads} attention heads;"
+                f"ring: {world} members in {ring} rows cannot share {heads} attention heads;"
                 " the size of a row must divide them"
             )
         for module in self._attention:
@@ -145,15 +146,15 @@ class SequenceParallel:
     def _bound(self, transformer: nn.Module) -> None:
         """Other models, such as a text encoder, attend by themselves."""
 
-        def before(_: nn.Module, __: Any) -> None:
+        def before(_: nn.Module, __: Any, named: dict[str, Any]) -> None:
             if (shards := self._shards) is not None:
-                shards.inside = True
+                shards.begin(named)
 
         def after(_: nn.Module, __: Any, ___: Any) -> None:
             if (shards := self._shards) is not None:
                 shards.inside = False
 
-        transformer.register_forward_pre_hook(before)
+        transformer.register_forward_pre_hook(before, with_kwargs=True)
         transformer.register_forward_hook(after)
 
     def _mark(self, module: nn.Module, streams: tuple[str, ...]) -> None:
@@ -179,39 +180,58 @@ def _backend(attention: Any) -> AttentionBackendName:
 class _Shards(TorchFunctionMode):
     """What one thread knows of its shards, and how its attention is shared out."""
 
-    def __init__(self, grid: Grid) -> None:
+    def __init__(self, grid: Grid, plan: ParallelPlan) -> None:
         super().__init__()
-        self._grid = grid
+        self._grid, self._plan = grid, plan
         self._rank, self._world = grid.group.rank, grid.group.world
         self._lengths: dict[str, int] = {}
         """The lengths of the whole sequences, by name."""
         self._streams: tuple[str, ...] | None = None
         """Those of the attention module that runs."""
         self._attended = 0
+        self._leading = 0
+        """Tokens that every member has whole before its part of a sequence."""
         self.inside = False
         """Whether the transformer runs."""
+
+    def begin(self, named: Mapping[str, Any]) -> None:
+        """The transformer begins, with these arguments."""
+        self.inside = True
+        leading = self._plan.leading
+        self._leading = named[leading].shape[1] if leading is not None else 0
 
     def cut(self, name: str, tensor: Any, cut: ContextParallelInput) -> Any:
         """This rank's part of a tensor, remembering the whole length; others than expected stay as
         they are.
         """
-        if not isinstance(tensor, Tensor) or tensor.dim() != cut.expected_dims:
+        if not isinstance(tensor, Tensor):
+            return tensor
+        if cut.expected_dims is not None and tensor.dim() != cut.expected_dims:
             return tensor
         if torch.is_grad_enabled():
             raise CannotShard("a shared forward pass has no gradients; run it under torch.no_grad")
-        tokens = tensor.shape[cut.split_dim]
+        if name in self._plan.joined:
+            lengths = [self._lengths[sequence] for sequence in self._plan.joined[name]]
+            parts = tensor.split(lengths, cut.split_dim)
+            return torch.cat([self._own(part, cut.split_dim) for part in parts], cut.split_dim)
+        tokens = tensor.shape[cut.split_dim] - self._leading
         if tokens < self._world:
             raise CannotShard(
                 f"{name}: {tokens} tokens leave some of {self._world} members without any; choose a"
                 " lower degree"
             )
         self._lengths[name] = tokens
-        return tensor.tensor_split(self._world, dim=cut.split_dim)[self._rank]
+        lead, rest = tensor.split([self._leading, tokens], dim=cut.split_dim)
+        own = self._own(rest, cut.split_dim)
+        return torch.cat([lead, own], dim=cut.split_dim) if self._leading else own
+
+    def _own(self, sequence: Tensor, dim: int) -> Tensor:
+        return sequence.tensor_split(self._world, dim=dim)[self._rank]
 
     def gather(self, part: Tensor, dim: int) -> Tensor:
         """All image tokens, of every rank's part."""
-        lengths = shard_lengths(self._lengths[IMAGE], self._world)
-        part = part.transpose(0, dim)
+        lengths = shard_lengths(self._lengths[self._plan.image], self._world)
+        part = part.transpose(0, dim)[self._leading :]
         missing = lengths[0] - len(part)
         padded = pad(part, (0, 0) * (part.dim() - 1) + (0, missing)).contiguous()
         parts = [torch.empty_like(padded) for _ in lengths]
@@ -255,7 +275,7 @@ class _Shards(TorchFunctionMode):
         if self._streams is None:
             raise CannotShard("attention outside of the modules whose tokens are known")
         self._attended += 1
-        if not self._streams:
+        if not self._streams or key.shape[2] == self._leading > 0:
             return scaled_dot_product_attention(
                 query,
                 key,
@@ -271,6 +291,8 @@ class _Shards(TorchFunctionMode):
             sum(parts)
             for parts in zip(*(shard_lengths(whole, self._world) for whole in wholes), strict=True)
         ]
+        if self._leading:
+            return self._attend_behind(lengths, query, key, value, attn_mask, scale)
         own = lengths[self._rank]
         simple = query.shape == key.shape == value.shape and query.shape[2] == own
         if not simple or dropout_p or is_causal:
@@ -285,3 +307,32 @@ class _Shards(TorchFunctionMode):
                 f" (batch, 1, 1, {own})"
             )
         return attend(self._grid, lengths, query, key, value, attn_mask, scale)
+
+    def _attend_behind(
+        self,
+        lengths: list[int],
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        scale: float | None,
+    ) -> Tensor:
+        """Attention of this member's image tokens over all of the image, and over what leads it.
+
+        Of the leading keys, which all have, each member gives its part, with some query for each
+        whose result nobody needs: so it is attention of one sequence with itself.
+        """
+        own = lengths[self._rank]
+        if query.shape[2] != own or key.shape[2] != self._leading + own or mask is not None:
+            raise CannotShard(
+                f"attention of {tuple(query.shape)} over {tuple(key.shape)} cannot be shared out;"
+                f" only that of this member's {own} tokens, without a mask, over them and the"
+                f" {self._leading} before them"
+            )
+        leads = shard_lengths(self._leading, self._world)
+        first, mine = sum(leads[: self._rank]), leads[self._rank]
+        kept = [*range(first, first + mine), *range(self._leading, self._leading + own)]
+        key, value = key[:, :, kept], value[:, :, kept]
+        query = torch.cat([key[:, :, :mine], query], dim=2)
+        both = [lead + image for lead, image in zip(leads, lengths, strict=True)]
+        return attend(self._grid, both, query, key, value, None, scale)[:, :, mine:]

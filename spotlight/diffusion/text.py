@@ -9,6 +9,7 @@ depends on the prompts beside it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -16,19 +17,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
+import PIL.Image
 import structlog
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from spotlight.condition_images import named
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.finite import first_not_finite
 from spotlight.diffusion.vocabulary import TokenVocabulary
-from spotlight.errors import CheckpointError
+from spotlight.errors import CheckpointError, JobError
 
 log = structlog.get_logger(__name__)
 
@@ -136,6 +140,8 @@ class FamilyTextEncoder:
         load: loads them onto the CPU, by their names in the checkpoint.
         cache: where embeddings are kept, and what says which encoder made them; None keeps none,
             and loads the encoders at once.
+        images: files of the images that prompts come with, by their digests; more may be there
+            later.
     """
 
     def __init__(
@@ -144,11 +150,13 @@ class FamilyTextEncoder:
         load: Callable[[], Mapping[str, Any]],
         device: torch.device,
         cache: tuple[EmbeddingCache, str] | None = None,
+        images: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         self._family = family
         self._load = load
         self._device = device
         self._cache = cache
+        self._images = images
         self._parts = None if cache is not None else load()
         self._encoding = threading.Lock()
         """A thread that was left behind may still encode."""
@@ -175,13 +183,27 @@ class FamilyTextEncoder:
         with self._encoding, self._on_device() as parts:
             made = []
             for prompt in prompts:
-                encoded = self._family.encode(parts, prompt)
+                encoded = self._encode_one(parts, prompt)
                 made.append({name: tensor.cpu() for name, tensor in encoded.items()})
         if self._cache is not None:
             cache, encoder = self._cache
             for prompt, encoded in zip(prompts, made, strict=True):
                 cache.write(self._made_by(encoder), prompt, encoded)
         return made
+
+    def _encode_one(self, parts: Mapping[str, Any], prompt: str) -> Encoded:
+        text, digest = named(prompt)
+        if not digest:
+            return self._family.encode(parts, prompt)
+        if digest not in self._images:
+            raise JobError("prompts", f"the image {digest} of prompt {text!r} is not here")
+        try:
+            image = PIL.Image.open(io.BytesIO(self._images[digest])).convert("RGB")
+        except (OSError, ValueError, PIL.Image.DecompressionBombError) as error:
+            raise JobError(
+                "prompts", f"the image {digest} of prompt {text!r} cannot be read: {error}"
+            ) from error
+        return self._family.encode_with(parts, text, image)
 
     def _made_by(self, encoder: str) -> str:
         """On a CPU the number of threads decides bits, too."""

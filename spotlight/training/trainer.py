@@ -127,7 +127,6 @@ class Trainer:
             raise ValueError(f"rank {rank} of {world} needs its group")
         self._model = model
         self._training = training
-        self._sampler = sampler
         self._seed = seed
         self._rank = rank
         self._world = world
@@ -527,7 +526,7 @@ class Trainer:
     ) -> list[Prepared]:
         """The only slice of every update. The weights of each policy are put into the model once,
         and those that the iteration began with need not be kept for longer."""
-        forwards = Forwards(self._model, self._sampler, batch.prompts)
+        forwards = self._computer.forwards(batch)
 
         def velocities(role: Role, needed: Sequence[bool]) -> list[Passes]:
             if any(needed):
@@ -595,7 +594,7 @@ class Trainer:
         else:
             update = begun.updates[0]
             samples = [sample for each in update.slices for sample in each.samples][:most]
-            forwards = Forwards(self._model, self._sampler, begun.batch.prompts)
+            forwards = self._computer.forwards(begun.batch)
             terms = self._terms(update.iteration, update.update, begun.batch, samples)
         rows = torch.arange(min(len(terms), most))
         few = _Few(forwards, terms.select(rows, torch.device("cpu")))

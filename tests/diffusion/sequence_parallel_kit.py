@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from diffusers import (
     FluxTransformer2DModel,
+    Krea2Transformer2DModel,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     WanTransformer3DModel,
@@ -68,6 +69,23 @@ def make_transformer(family: str) -> Any:
             pooled_projection_dim=TEXT_DIM,
             axes_dims_rope=(4, 4, 8),
         ).eval()
+    if family == "krea2":
+        return Krea2Transformer2DModel(
+            **shape,
+            in_channels=16,
+            num_layers=2,
+            num_key_value_heads=2,
+            intermediate_size=48,
+            timestep_embed_dim=32,
+            text_hidden_dim=TEXT_DIM,
+            num_text_layers=3,
+            text_num_attention_heads=HEADS,
+            text_num_key_value_heads=HEADS,
+            text_intermediate_size=48,
+            num_layerwise_text_blocks=1,
+            num_refiner_text_blocks=1,
+            axes_dims_rope=(4, 4, 8),
+        ).eval()
     if family == "sd3":
         return SD3Transformer2DModel(
             **shape,
@@ -119,6 +137,14 @@ def make_inputs(case: Case) -> dict[str, Any]:
         inputs["txt_ids"] = torch.zeros(case.text, 3)
         places = torch.cartesian_prod(torch.arange(case.rows), torch.arange(case.columns))
         inputs["img_ids"] = nn.functional.pad(places, (1, 0)).float()
+    elif case.family == "krea2":
+        inputs["hidden_states"] = noise(case.batch, tokens, 16)
+        inputs["encoder_hidden_states"] = noise(case.batch, case.text, 3, TEXT_DIM)
+        places = torch.cartesian_prod(torch.arange(case.rows), torch.arange(case.columns))
+        inputs["position_ids"] = nn.functional.pad(places, (1, 0, case.text, 0)).float()
+        if case.text_mask:
+            real = torch.tensor(case.text_mask)[:, None]
+            inputs["encoder_attention_mask"] = torch.arange(case.text)[None] < real
     elif case.family == "sd3":
         inputs["hidden_states"] = noise(case.batch, 4, 2 * case.rows, 2 * case.columns)
         inputs["pooled_projections"] = noise(case.batch, TEXT_DIM)

@@ -18,16 +18,17 @@ pytestmark = pytest.mark.timeout(240)  # several processes load torch
 TOLERANCE = 1e-5
 """Relative to the largest value of the output, in float32."""
 
-FAMILIES = ("qwen", "sd3", "flux", "wan")
+FAMILIES = ("qwen", "sd3", "flux", "wan", "krea2")
 CASES = {
     **{f"{family}, even": Case(family) for family in FAMILIES},
     **{f"{family}, odd text": Case(family, text=7, batch=3) for family in FAMILIES},
     **{f"{family}, odd image": Case(family, rows=5, columns=3, text=5) for family in FAMILIES},
     "qwen, padded text": Case("qwen", text=7, text_mask=(7, 3)),
     "qwen, padded text in an odd image": Case("qwen", 5, 3, text=9, batch=1, text_mask=(2,)),
+    "krea2, padded text": Case("krea2", rows=5, columns=3, text=7, text_mask=(7, 3)),
     "wan, a time per token": Case("wan", rows=5, columns=3, text=5, time_per_token=True),
 }
-LAYERS = {"qwen": 3, "sd3": 3 + 2, "flux": 1 + 2, "wan": 2}
+LAYERS = {"qwen": 3, "sd3": 3 + 2, "flux": 1 + 2, "wan": 2, "krea2": 2 + 1}
 """Attention calls whose tokens are shared out."""
 
 
@@ -66,7 +67,9 @@ def test_members_together_compute_what_one_computes_alone(crew, world, case):
 
 
 @pytest.mark.parametrize(("world", "ring"), [(2, 2), (3, 3), (4, 4), (4, 2)])
-@pytest.mark.parametrize("name", ["sd3, odd text", "qwen, padded text", "wan, odd image"])
+@pytest.mark.parametrize(
+    "name", ["sd3, odd text", "qwen, padded text", "wan, odd image", "krea2, padded text"]
+)
 def test_a_ring_computes_what_one_computes_alone(crew, world, ring, name):
     case = CASES[name]
     outcome = share(crew, world, case, ring)

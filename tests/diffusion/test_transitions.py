@@ -24,7 +24,7 @@ def at(sigma: float) -> torch.Tensor:
 
 
 def schedule(shift: float, steps: int = 8) -> torch.Tensor:
-    return flow_sigmas(FlowMatchEulerDiscreteScheduler(), steps, 48, shift)
+    return flow_sigmas(FlowMatchEulerDiscreteScheduler(), steps, None, shift)
 
 
 def plain_flow_sde(

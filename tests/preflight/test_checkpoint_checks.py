@@ -121,7 +121,7 @@ def test_an_unknown_family_is_refused_with_those_that_are_known(
     [
         ({"attention_head_dim": 48}, "attention_head_dim 48, but its axes_dims_rope .* to 32"),
         ({"axes_dims_rope": [15, 1, 16]}, "each must be even and positive"),
-        ({"num_attention_heads": 0}, "num_attention_heads 0; it must be at least 1"),
+        ({"num_attention_heads": 0}, "Expected `int` >= 1 - at `.*num_attention_heads`"),
         ({"num_attention_heads": 3}, r"img_in.weight of shape \[96, 16\]"),
         ({"num_layers": "two"}, "Expected `int`, got `str` - at `.*num_layers`"),
         ({"axes_dims_rope": [16, 16]}, "at `.*axes_dims_rope`"),

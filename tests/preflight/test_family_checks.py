@@ -17,7 +17,7 @@ from spotlight.preflight.checks import check, settled
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.families.test_qwen_tokens import write_tokenizer
 
-NAMES = ("qwen-image", "sd3", "flux", "wan")
+NAMES = ("qwen-image", "sd3", "flux", "wan", "krea2")
 
 MakeJob = Callable[..., JobSpec]
 PADDED = {"text_tokens": 64}
@@ -140,7 +140,9 @@ def test_a_vae_of_another_family_is_named(
         ("flux", "vae", {"latent_channels": 8}, "has in_channels 16, but four times .* is 32"),
         ("flux", "text_encoder", {"hidden_size": 8}, "has pooled_projection_dim 16, but"),
         ("flux", "text_encoder_2", {"d_model": 48}, "has joint_attention_dim 32, but d_model"),
-        ("flux", "transformer", {"axes_dims_rope": [4, 4, 4]}, "do not add up"),
+        ("flux", "transformer", {"axes_dims_rope": [4, 4, 4]}, "add up to 12"),
+        ("krea2", "transformer", {"num_text_layers": 3}, "num_text_layers 3, but that of Krea 2"),
+        ("krea2", "text_encoder", {"text_config": {"hidden_size": 32}}, "has 32 layers"),
         ("wan", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
         ("wan", "text_encoder", {"d_model": 48}, "has text_dim 32, but d_model"),
         ("wan", "transformer", {"patch_size": [2, 2, 2]}, "it must be"),

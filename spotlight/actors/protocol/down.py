@@ -272,7 +272,7 @@ class NodeRefused(Message, frozen=True):
 class Grant(Message, frozen=True):
     """Dispatcher to leader to member: a lease on a batch of requests of one kind, one weights
     version, the same settings, and the same number of steps taken. Where that is all steps, the
-    images are decoded and scored.
+    images are decoded and scored: together, if they are to be compared.
     """
 
     lease: int

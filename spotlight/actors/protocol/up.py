@@ -264,8 +264,8 @@ class CommitSteps(Message, frozen=True):
 
 
 class Completed(Message, frozen=True):
-    """Member to leader to dispatcher: the batch is denoised and scored. Answered with a `Receipt`
-    once it is durable.
+    """Member to leader to dispatcher: the batch is denoised and scored, or yet to be scored with
+    others. Answered with a `Receipt` once it is durable.
     """
 
     worker: WorkerName
@@ -276,7 +276,8 @@ class Completed(Message, frozen=True):
     bundle: BundleOffer
     """The bundle of the commit of the last step."""
     rewards: tuple[tuple[float, ...], ...]
-    """The rewards of each request, one for each that the job names."""
+    """The rewards of each request, one for each that the job names; empty if its images are to be
+    compared with others."""
     steps: int
     """Denoising steps taken here."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]

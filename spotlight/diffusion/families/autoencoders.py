@@ -1,4 +1,4 @@
-"""The autoencoder of images that Stable Diffusion 3 and FLUX have (AutoencoderKL)."""
+"""The autoencoders that several families have: of images (AutoencoderKL), and of frames."""
 
 from __future__ import annotations
 
@@ -33,3 +33,51 @@ def decode_kl(vae: Any, latents: Tensor) -> Tensor:
     scaled = latents[:, :, 0] / vae.config.scaling_factor + vae.config.shift_factor
     images: Tensor = vae.decode(scaled, return_dict=False)[0]
     return images.unsqueeze(2)
+
+
+class FramesVae(msgspec.Struct, frozen=True):
+    """vae/config.json of an autoencoder of frames; defaults are those of diffusers."""
+
+    z_dim: Size = 16
+    base_dim: Size = 96
+
+
+class _QwenVae(FramesVae, frozen=True):
+    """The same of AutoencoderKLQwenImage."""
+
+    temperal_downsample: Annotated[tuple[bool, ...], msgspec.Meta(max_length=8)] = (
+        False,
+        True,
+        True,
+    )
+
+
+def inspect_qwen(folder: CheckpointFolder) -> tuple[int, int, int]:
+    """The same as `inspect_kl` says, of AutoencoderKLQwenImage."""
+    vae, widths = folder.config("vae", _QwenVae), 18
+    return vae.z_dim, 2 ** len(vae.temperal_downsample), widths * vae.base_dim
+
+
+def decode_frames(vae: Any, latents: Tensor) -> Tensor:
+    """Frames [1, 3, F, H, W] of latents [1, C, f, h, w] that were brought to mean 0 and spread 1,
+    channel by channel.
+    """
+    statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
+    mean, std = statistics.view(2, 1, -1, 1, 1, 1)
+    frames: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
+    return frames
+
+
+def encode_qwen(vae: Any, pixels: Tensor) -> Tensor:
+    """Latents [1, C, 1, h, w] of an image [1, 3, 1, H, W] in [-1, 1]: the most likely ones, brought
+    to mean 0 and spread 1, in the VAE's dtype.
+    """
+    latents: Tensor = vae.encode(pixels.to(vae.device, vae.dtype)).latent_dist.mode()
+    statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
+    mean, std = statistics.view(2, 1, -1, 1, 1, 1)
+    return (latents - mean) / std
+
+
+def decode_qwen(vae: Any, latents: Tensor) -> Tensor:
+    """The image of AutoencoderKLQwenImage, which is its first frame."""
+    return decode_frames(vae, latents)[:, :, :1]

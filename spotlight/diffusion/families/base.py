@@ -7,7 +7,7 @@ computes gets its tensors, its transformer and its encoders handed in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
@@ -18,9 +18,11 @@ from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.checkpoint_files import Shape, read_json, read_weights, wrong
 from spotlight.diffusion.geometry import Geometry, Grid
 from spotlight.diffusion.vocabulary import TokenVocabulary
+from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec
 
 if TYPE_CHECKING:
+    from PIL.Image import Image
     from torch import Tensor
 
 T = TypeVar("T")
@@ -29,6 +31,8 @@ GREATEST = 1_000_000
 """The greatest size that a configuration may name: a thousand times that of known models."""
 Size = Annotated[int, msgspec.Meta(ge=1, le=GREATEST)]
 
+INDEX = "model_index.json"
+"""The file of a checkpoint that names its parts."""
 TOKEN_ENCODER = "TokenTextEncoder"
 """Our own text encoder, a table lookup for tiny checkpoints."""
 
@@ -75,6 +79,54 @@ class CheckpointFolder:
         return read_weights(self.path / part).shapes
 
 
+class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What transformer/config.json says in most families; its defaults are those of diffusers."""
+
+    num_layers: Size
+    num_attention_heads: Size
+    attention_head_dim: Size
+
+    @property
+    def width(self) -> int:
+        """Channels of a token inside the transformer."""
+        return self.num_attention_heads * self.attention_head_dim
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """What a transformer is given in one forward pass."""
+
+    latents: Tensor
+    """Packed noisy latents [B, T, C], float32."""
+    sigmas: Tensor
+    """The noise levels [B] that the transformer is told, float32."""
+    conditioning: Mapping[str, Tensor]
+    """The tensors of `Family.padded`, each with a batch [B, ...]."""
+    grid: Grid
+    """The tokens of one sample."""
+    guidance: float = 1.0
+    """The guidance scale, for transformers that embed it."""
+
+    def text(self, name: str, dtype: Any) -> Tensor:
+        """One tensor of the conditioning, in the transformer's dtype."""
+        return self.conditioning[name].to(dtype)
+
+    def rounded_sigmas(self, dtype: Any) -> Tensor:
+        """The sigmas as most pipelines round them: in bfloat16 a time of 1000 sigma keeps other
+        digits than sigma itself.
+        """
+        return (self.sigmas * 1000).to(dtype) / 1000
+
+    def apart(self) -> Iterator[ModelInput]:
+        """Every sample by itself, with the tokens of its prompt only: for transformers in which
+        padding would move the image, as it never does in a pipeline that draws one prompt.
+        """
+        for row, tokens in enumerate(self.conditioning["mask"].sum(1).tolist()):
+            one = slice(row, row + 1)
+            text = {"embeds": self.conditioning["embeds"][one, :tokens]}
+            yield ModelInput(self.latents[one], self.sigmas[one], text, self.grid, self.guidance)
+
+
 @dataclass(frozen=True)
 class Facts:
     """What the files of a checkpoint say, as far as it is the same question for every family."""
@@ -118,6 +170,9 @@ class Family(ABC):
     """Class in transformers of each text encoder, by its part."""
     tokenizers: ClassVar[tuple[str, ...]]
     """Parts that hold the tokenizers."""
+    image_processor: ClassVar[str] = ""
+    """Class in transformers of the part `processor`, which brings an image that is to be changed to
+    the text encoder; empty where pictures are drawn from text alone."""
     in_pixel_space: ClassVar[bool] = False
     """Whether a checkpoint may do without VAE, and with a `TokenTextEncoder`."""
     lora_targets: ClassVar[tuple[str, ...]]
@@ -135,14 +190,29 @@ class Family(ABC):
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
     """The token sequences that the queries, keys and values of a module are made of, for sequence
     parallelism. A module with none has whole keys on every member."""
+    image: ClassVar[str] = "hidden_states"
+    """The sequence of the image tokens, as the transformer names it."""
+    leading: ClassVar[str | None] = None
+    """The sequence whose tokens stand before those of the image in every sequence that is cut;
+    members have it whole."""
+    heads: ClassVar[str] = "num_attention_heads"
+    """The number of attention heads, as config.json names it."""
     cuts: ClassVar[Mapping[str, Mapping[str, int]] | None] = None
     """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}
     """Modules whose output becomes whole again, along which dimension; with `cuts` only."""
+    joined: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    """The sequences, cut before them, that lie one behind the other in an argument; of one that is
+    not here there is one sequence."""
 
     def targets(self, lora: LoraSpec) -> tuple[str, ...]:
         """The modules that get an adapter."""
         return lora.targets or self.lora_targets
+
+    def name_in_comfyui(self, module: str) -> str | None:
+        """What files of adapters call a module of the transformer that ComfyUI loads; None where
+        that is not known."""
+        return None
 
     @abstractmethod
     def inspect(self, folder: CheckpointFolder) -> Facts:
@@ -167,6 +237,12 @@ class Family(ABC):
         long.
         """
 
+    def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
+        """The same of a prompt and the image, in RGB, that it comes with. Raises `JobError` also in
+        families that draw from text alone.
+        """
+        raise JobError("prompts", f"prompt {prompt!r} has an image, which this model does not take")
+
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """The conditioning of one prompt, of the same shapes for every prompt: padded to `tokens`,
         if it has `text_lengths`. Raises `JobError` for a prompt that has more.
@@ -174,18 +250,8 @@ class Family(ABC):
         return encoded
 
     @abstractmethod
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
-        """One forward pass: v [B, T, C] in the transformer's dtype, from packed latents [B, T, C]
-        and sigmas [B], both float32. `guidance` is for transformers that embed it.
-        """
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
+        """One forward pass: v [B, T, C] in the transformer's dtype."""
 
     @abstractmethod
     def activations(self, facts: Facts, step: Pass) -> Activations:
@@ -194,6 +260,16 @@ class Family(ABC):
     def told(self, scheduler: Any, sigmas: Tensor) -> Tensor:
         """The sigmas that the transformer is told, of those at which the latents are."""
         return sigmas
+
+    def dynamic_shift(self, scheduler: Any, tokens: int, steps: int) -> float:
+        """mu of dynamic shifting: linear in the number of image tokens (`calculate_shift` in
+        diffusers' pipelines).
+        """
+        config = scheduler.config
+        slope = (config.max_shift - config.base_shift) / (
+            config.max_image_seq_len - config.base_image_seq_len
+        )
+        return float(tokens * slope + config.base_shift - slope * config.base_image_seq_len)
 
     def embeds_guidance(self, transformer: Any) -> bool:
         """Whether the transformer takes the guidance scale as an input, and needs one pass only."""
@@ -214,3 +290,15 @@ def require_equal(path: Path, field: str, value: int, other: str, wanted: int) -
     """Raise the `CheckpointError` of a configuration at `path` that does not fit another part."""
     if value != wanted:
         raise wrong(path, f"has {field} {value}, but {other} is {wanted}; they must be equal")
+
+
+def require_axes(path: Path, axes: Sequence[int], head: int) -> None:
+    """Raise the `CheckpointError` of positions that do not fill the channels of a head."""
+    if any(axis < 2 or axis % 2 for axis in axes):
+        raise wrong(path, f"has axes_dims_rope {list(axes)}; each must be even and positive")
+    if sum(axes) != head:
+        raise wrong(
+            path,
+            f"has attention_head_dim {head}, but its axes_dims_rope {list(axes)} add up to"
+            f" {sum(axes)}; they must be equal",
+        )

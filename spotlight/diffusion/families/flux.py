@@ -10,15 +10,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import msgspec
-
 from spotlight.diffusion.activations import Activations, Block, Pass
-from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families.autoencoders import decode_kl, inspect_kl
-from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.base import (
+    CheckpointFolder,
+    Facts,
+    Family,
+    ModelInput,
+    Size,
+    TransformerConfig,
+    require_axes,
+    require_equal,
+)
 from spotlight.diffusion.families.joint_blocks import JointBlocks
 from spotlight.diffusion.families.prompts import T5, Clip, read_clip, read_t5, too_long_for_t5
-from spotlight.diffusion.geometry import Geometry, Grid
+from spotlight.diffusion.geometry import Geometry
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +34,8 @@ _PACKED = 2
 """Latent pixels along the edge of a token; the transformer itself sees tokens only."""
 
 
-class _Transformer(msgspec.Struct, frozen=True):
-    """transformer/config.json; defaults are those of diffusers."""
+class _Transformer(TransformerConfig, frozen=True, kw_only=True):
+    """See `TransformerConfig`."""
 
     patch_size: Size = 1
     in_channels: Size = 64
@@ -77,6 +83,10 @@ class Flux(Family):
         "single_transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states"),
     }
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"transformer.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")
@@ -102,12 +112,7 @@ class Flux(Family):
             "hidden_size of text_encoder",
             clip.hidden_size,
         )
-        if sum(config.axes_dims_rope) != config.attention_head_dim:
-            raise wrong(
-                path,
-                f"has attention_head_dim {config.attention_head_dim}, but its axes_dims_rope"
-                f" {list(config.axes_dims_rope)} do not add up to it",
-            )
+        require_axes(path, config.axes_dims_rope, config.attention_head_dim)
         return Facts(
             Geometry(_PACKED, _PACKED * scale, packed),
             config.num_attention_heads,
@@ -129,28 +134,20 @@ class Flux(Family):
             "pooled": read_clip(parts, "", prompt).pooler_output[0].float(),
         }
 
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
-        dtype = transformer.dtype
+        dtype, latents = transformer.dtype, given.latents
+        text = given.text("embeds", dtype)
         velocity: Tensor = transformer(
             hidden_states=latents.to(dtype),
-            # As the pipeline rounds it: in bfloat16 a time of 1000 sigma keeps other digits.
-            timestep=(sigmas * 1000).to(dtype) / 1000,
-            guidance=latents.new_full((len(latents),), guidance)
+            timestep=given.rounded_sigmas(dtype),
+            guidance=latents.new_full((len(latents),), given.guidance)
             if self.embeds_guidance(transformer)
             else None,
-            encoder_hidden_states=conditioning["embeds"].to(dtype),
-            pooled_projections=conditioning["pooled"].to(dtype),
-            txt_ids=latents.new_zeros(conditioning["embeds"].shape[1], 3),
-            img_ids=_places(latents, grid),
+            encoder_hidden_states=text,
+            pooled_projections=given.text("pooled", dtype),
+            txt_ids=latents.new_zeros(text.shape[1], 3),
+            img_ids=_places(given),
             return_dict=False,
         )[0]
         return velocity
@@ -162,13 +159,11 @@ class Flux(Family):
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
         config = cast(_Transformer, facts.config)
-        heads = config.num_attention_heads
-        width = heads * config.attention_head_dim
         kind = JointBlocks(
             step,
             _T5_TOKENS,
-            width,
-            heads,
+            config.width,
+            config.num_attention_heads,
             ("ff", "ff_context"),
             native_norm=True,
             copies_output=False,
@@ -185,8 +180,9 @@ class Flux(Family):
         return decode_kl(vae, latents)
 
 
-def _places(latents: Tensor, grid: Grid) -> Tensor:
+def _places(given: ModelInput) -> Tensor:
     """Of each token (0, row, column), [T, 3]."""
+    latents, grid = given.latents, given.grid
     places = latents.new_zeros(grid.rows, grid.columns, 3)
     places[..., 1] = latents.new_tensor(range(grid.rows))[:, None]
     places[..., 2] = latents.new_tensor(range(grid.columns))

@@ -77,6 +77,24 @@ def read_t5(
     return embeds
 
 
+def padded_with_mask(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
+    """Embeddings padded by zeros to `tokens`, and a mask that says which are real; raises
+    `JobError` for a prompt that has more.
+    """
+    hidden = encoded["embeds"]
+    if len(hidden) > tokens:
+        raise JobError(
+            "sampler.text_tokens",
+            f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
+            " or shorten the prompt",
+        )
+    embeds = hidden.new_zeros(tokens, *hidden.shape[1:])
+    embeds[: len(hidden)] = hidden
+    mask = hidden.new_zeros(tokens).bool()
+    mask[: len(hidden)] = True
+    return {**encoded, "embeds": embeds, "mask": mask}
+
+
 def refuse_too_long(prompt: str, tokens: int, most: int) -> None:
     """Raise the `JobError` of a prompt that has more tokens than are read."""
     if tokens > most:

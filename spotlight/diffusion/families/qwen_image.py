@@ -7,50 +7,48 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import msgspec
 
 from spotlight.diffusion.activations import Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import Shape, wrong
 from spotlight.diffusion.families import qwen_tokens
+from spotlight.diffusion.families.autoencoders import decode_qwen, inspect_qwen
 from spotlight.diffusion.families.base import (
-    GREATEST,
     TOKEN_ENCODER,
     CheckpointFolder,
     Facts,
     Family,
+    ModelInput,
     Size,
+    TransformerConfig,
+    require_axes,
 )
 from spotlight.diffusion.families.joint_blocks import JointBlocks
-from spotlight.diffusion.families.prompts import refuse_too_long
+from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
     QWEN_TEMPLATE_TOKENS,
     QWEN_TEXT_LENGTH,
 )
-from spotlight.diffusion.geometry import Geometry, Grid
+from spotlight.diffusion.geometry import Geometry
 from spotlight.diffusion.vocabulary import TokenVocabulary
-from spotlight.errors import JobError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-_DECODED = 18
-"""See `Facts.decoded`: in `base_dim`."""
+class TransformerOfQwen(TransformerConfig, frozen=True, kw_only=True):
+    """See `TransformerConfig`."""
 
-
-class _Transformer(msgspec.Struct, frozen=True):
-    """transformer/config.json; defaults are those of diffusers."""
-
-    patch_size: int = 2
-    in_channels: int = 64
-    out_channels: int | None = 16
-    num_layers: int = 60
-    attention_head_dim: int = 128
-    num_attention_heads: int = 24
-    joint_attention_dim: int = 3584
+    patch_size: Size = 2
+    in_channels: Size = 64
+    out_channels: Size | None = 16
+    num_layers: Size = 60
+    attention_head_dim: Size = 128
+    num_attention_heads: Size = 24
+    joint_attention_dim: Size = 3584
     axes_dims_rope: tuple[int, int, int] = (16, 56, 56)
 
 
@@ -61,18 +59,6 @@ class _TextEncoder(msgspec.Struct, frozen=True):
     length: Size
     words: tuple[str, ...]
     characters: str
-
-
-class _Vae(msgspec.Struct, frozen=True):
-    """vae/config.json; defaults are those of diffusers."""
-
-    z_dim: Size = 16
-    base_dim: Size = 96
-    temperal_downsample: Annotated[tuple[bool, ...], msgspec.Meta(max_length=8)] = (
-        False,
-        True,
-        True,
-    )
 
 
 class QwenImage(Family):
@@ -108,13 +94,17 @@ class QwenImage(Family):
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states")
     }
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It has the modules of diffusers."""
+        return f"diffusion_model.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")
-        config = folder.config("transformer", _Transformer)
+        config = folder.config("transformer", TransformerOfQwen)
         _check_sizes(path, config)
         _check_fit(path, config, folder.shapes("transformer"))
-        geometry = _geometry(folder, config)
+        geometry, decoded = _geometry(folder, config)
         if config.in_channels != geometry.channels:
             raise wrong(
                 path,
@@ -133,7 +123,7 @@ class QwenImage(Family):
             pixel_space="vae" not in folder.parts,
             conditioning=(vocabulary.length if vocabulary else QWEN_TEXT_LENGTH)
             * config.joint_attention_dim,
-            decoded=_DECODED * folder.config("vae", _Vae).base_dim if "vae" in folder.parts else 0,
+            decoded=decoded,
         )
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
@@ -158,53 +148,35 @@ class QwenImage(Family):
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """See `Family`; zeros, hidden by a mask."""
-        hidden = encoded["embeds"]
-        if len(hidden) > tokens:
-            raise JobError(
-                "sampler.text_tokens",
-                f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
-                " or shorten the prompt",
-            )
-        embeds = hidden.new_zeros(tokens, hidden.shape[1])
-        embeds[: len(hidden)] = hidden
-        mask = hidden.new_zeros(tokens).bool()
-        mask[: len(hidden)] = True
-        return {"embeds": embeds, "mask": mask}
+        return padded_with_mask(encoded, tokens)
 
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
-        dtype = transformer.dtype
+        dtype, grid = transformer.dtype, given.grid
         velocity: Tensor = transformer(
-            hidden_states=latents.to(dtype),
-            # As the pipeline rounds it: in bfloat16 a time of 1000 sigma keeps other digits.
-            timestep=(sigmas * 1000).to(dtype) / 1000,
-            encoder_hidden_states=conditioning["embeds"].to(dtype),
+            hidden_states=given.latents.to(dtype),
+            timestep=given.rounded_sigmas(dtype),
+            encoder_hidden_states=given.text("embeds", dtype),
             # Whether a mask is given must not depend on the batch: attention uses another kernel
             # with one.
-            encoder_hidden_states_mask=conditioning.get("mask"),
-            img_shapes=[[(1, grid.rows, grid.columns)]] * len(latents),
+            encoder_hidden_states_mask=given.conditioning.get("mask"),
+            img_shapes=[[(1, grid.rows, grid.columns)]] * len(given.latents),
             return_dict=False,
         )[0]
         return velocity
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
-        config = cast(_Transformer, facts.config)
+        config = cast(TransformerOfQwen, facts.config)
         text = step.text_tokens or facts.shared_text or QWEN_TEXT_LENGTH
-        width, heads = (
-            config.num_attention_heads * config.attention_head_dim,
-            config.num_attention_heads,
-        )
         kind = JointBlocks(
-            step, text, width, heads, ("img_mlp", "txt_mlp"), native_norm=False, copies_output=False
+            step,
+            text,
+            config.width,
+            config.num_attention_heads,
+            ("img_mlp", "txt_mlp"),
+            native_norm=False,
+            copies_output=False,
         )
         outside = Block(step)
         outside.given(("img_in",), "latents", step.tokens, config.in_channels)
@@ -221,33 +193,11 @@ class QwenImage(Family):
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""
-        statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
-        mean, std = statistics.view(2, 1, -1, 1, 1, 1)
-        images: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
-        return images[:, :, :1]
+        return decode_qwen(vae, latents)
 
 
-def _check_sizes(path: Path, config: _Transformer) -> None:
-    for field in (
-        "patch_size",
-        "in_channels",
-        "num_layers",
-        "attention_head_dim",
-        "num_attention_heads",
-        "joint_attention_dim",
-    ):
-        size = getattr(config, field)
-        if not 1 <= size <= GREATEST:
-            raise wrong(path, f"has {field} {size}; it must be at least 1 and at most {GREATEST:,}")
-    axes = config.axes_dims_rope
-    if sum(axes) != config.attention_head_dim:
-        raise wrong(
-            path,
-            f"has attention_head_dim {config.attention_head_dim}, but its axes_dims_rope "
-            f"{list(axes)} add up to {sum(axes)}; they must be equal",
-        )
-    if any(axis < 2 or axis % 2 for axis in axes):
-        raise wrong(path, f"has axes_dims_rope {list(axes)}; each must be even and positive")
+def _check_sizes(path: Path, config: TransformerOfQwen) -> None:
+    require_axes(path, config.axes_dims_rope, config.attention_head_dim)
     produced = config.patch_size**2 * (config.out_channels or config.in_channels)
     if produced != config.in_channels:
         raise wrong(
@@ -257,11 +207,10 @@ def _check_sizes(path: Path, config: _Transformer) -> None:
         )
 
 
-def _check_fit(path: Path, config: _Transformer, shapes: dict[str, Shape]) -> None:
-    width = config.num_attention_heads * config.attention_head_dim
+def _check_fit(path: Path, config: TransformerOfQwen, shapes: dict[str, Shape]) -> None:
     expected = {
-        "img_in.weight": (width, config.in_channels),
-        "txt_in.weight": (width, config.joint_attention_dim),
+        "img_in.weight": (config.width, config.in_channels),
+        "txt_in.weight": (config.width, config.joint_attention_dim),
     }
     for name, shape in expected.items():
         if name in shapes and shapes[name] != shape:
@@ -274,19 +223,22 @@ def _check_fit(path: Path, config: _Transformer, shapes: dict[str, Shape]) -> No
 
 _LONGEST_EDGE = 4096
 """Tokens: the transformer has a table of positions of this length."""
+_PACKED = 2
+"""Latent pixels along the edge of a token, where there is a VAE."""
 
 
-def _geometry(folder: CheckpointFolder, config: _Transformer) -> Geometry:
+def _geometry(folder: CheckpointFolder, config: TransformerOfQwen) -> tuple[Geometry, int]:
+    """What a token covers, and `Facts.decoded`."""
     if "vae" not in folder.parts:
         colours = config.out_channels or config.in_channels
         edge = config.patch_size
-        return Geometry(edge, edge, colours * edge**2, longest_edge=_LONGEST_EDGE)
-    vae = folder.config("vae", _Vae)
-    edge = 2 * 2 ** len(vae.temperal_downsample)
-    return Geometry(2, edge, 4 * vae.z_dim, longest_edge=_LONGEST_EDGE)
+        return Geometry(edge, edge, colours * edge**2, longest_edge=_LONGEST_EDGE), 0
+    channels, scale, decoded = inspect_qwen(folder)
+    edge = _PACKED * scale
+    return Geometry(_PACKED, edge, _PACKED**2 * channels, longest_edge=_LONGEST_EDGE), decoded
 
 
-def _vocabulary(folder: CheckpointFolder, config: _Transformer) -> TokenVocabulary:
+def _vocabulary(folder: CheckpointFolder, config: TransformerOfQwen) -> TokenVocabulary:
     """What a `TokenTextEncoder` reads, after a check that it fits."""
     path, shapes = folder.config_path("text_encoder"), folder.shapes("text_encoder")
     encoder = folder.config("text_encoder", _TextEncoder)

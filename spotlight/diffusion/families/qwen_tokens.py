@@ -1,6 +1,6 @@
-"""Which prompts Qwen-Image's text encoder can read, told without torch and transformers.
+"""Which prompts the text encoders of Qwen can read, told without torch and transformers.
 
-Its tokenizer merges the bytes of a text, so no text has more tokens than bytes: only prompts of
+Their tokenizer merges the bytes of a text, so no text has more tokens than bytes: only prompts of
 more bytes than tokens are allowed are tokenised, with the tokenizers package.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -34,8 +35,31 @@ QWEN_TEXT_LENGTH = 256
 """Tokens that Qwen-Image prompts are padded to; prompts of the usual RL sets have fewer than 100.
 """
 
-_END_TOKENS = 5
-"""Tokens of the template behind the prompt."""
+
+@dataclass(frozen=True)
+class Template:
+    """What a prompt is put into before it is tokenised."""
+
+    text: str
+    """The template, with {} for the prompt."""
+    dropped: int
+    """How many leading tokens are not given to the transformer."""
+    around: int
+    """How many other tokens it has besides the prompt's, in Qwen's vocabulary."""
+    longest: int
+    """Tokens of the longest prompt that is read, the template's included."""
+
+
+QWEN_IMAGE = Template(QWEN_TEMPLATE, QWEN_TEMPLATE_TOKENS, 5, QWEN_TEXT_LENGTH)
+QWEN_CHAT = Template(
+    "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n", dropped=0, around=8, longest=512
+)
+"""What a user asks, as Qwen's chat template writes it."""
+QWEN_CHAT_WITHOUT_THOUGHTS = Template(
+    f"{QWEN_CHAT.text}<think>\n\n</think>\n\n", dropped=0, around=12, longest=512
+)
+"""The same where Qwen is told not to think."""
+
 _SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -48,16 +72,18 @@ _AT_ONCE = 1000
 T = TypeVar("T")
 
 
-def too_long(folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
+def too_long(
+    folder: Path, prompts: Sequence[str], most: int, template: Template = QWEN_IMAGE
+) -> dict[int, int]:
     """Tokens of each prompt that has more than `most`, by its place in the list.
 
     `folder` holds the tokenizer. Raises `CheckpointError` naming the file that is wrong, and
     `MissingDependency` when a prompt must be tokenised and cannot be.
     """
-    room = most - _END_TOKENS
+    room = most - template.around
     doubtful = [index for index, prompt in enumerate(prompts) if _nbytes(prompt) > room]
     can_count = find_spec("tokenizers") is not None
-    if not doubtful and (most == QWEN_TEXT_LENGTH or not can_count):
+    if not doubtful and (most == template.longest or not can_count):
         return {}
     if not can_count:
         raise MissingDependency(
@@ -66,8 +92,8 @@ def too_long(folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
             " tokenizers"
         )
     tokenizer = _load(folder)
-    around = len(tokenizer.encode(QWEN_TEMPLATE.format(""))) - QWEN_TEMPLATE_TOKENS
-    if around > _END_TOKENS:  # another vocabulary than Qwen's, which has words of the template
+    around = len(tokenizer.encode(template.text.format(""))) - template.dropped
+    if around > template.around:  # another vocabulary than Qwen's, which has words of the template
         doubtful = list(range(len(prompts)))
     counts: dict[int, int] = {}
     for start in range(0, len(doubtful), _AT_ONCE):

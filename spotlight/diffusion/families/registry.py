@@ -7,28 +7,41 @@ from pathlib import Path
 from typing import Any
 
 from spotlight.diffusion.checkpoint_files import read_index, wrong
-from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Family
+from spotlight.diffusion.families.base import INDEX, TOKEN_ENCODER, CheckpointFolder, Family
 from spotlight.diffusion.families.flux import Flux
+from spotlight.diffusion.families.krea2 import Krea2
 from spotlight.diffusion.families.qwen_image import QwenImage
+from spotlight.diffusion.families.qwen_image_21 import QwenImage21
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
 
-INDEX = "model_index.json"
-
 FAMILIES: Mapping[str, Family] = {
-    family.transformer: family for family in (QwenImage(), StableDiffusion3(), Flux(), Wan())
+    family.pipeline: family
+    for family in (
+        QwenImage(),
+        QwenImage21(),
+        StableDiffusion3(),
+        Flux(),
+        Wan(),
+        Krea2(),
+    )
 }
-"""Every family by the class of its transformer in diffusers."""
+"""Every family by the class of its pipeline in diffusers."""
+
+
+def of_transformer(name: str) -> tuple[Family, ...]:
+    """The families whose transformers are of this class in diffusers."""
+    return tuple(family for family in FAMILIES.values() if family.transformer == name)
 
 
 _FIRST_ENCODER = "text_encoder"
 
 
 def family_of(path: Path) -> Family:
-    """The family of a checkpoint, by the class of its transformer in model_index.json; raises
-    `CheckpointError` naming the file.
+    """The family of a checkpoint, by the classes of its transformer and its pipeline in
+    model_index.json; raises `CheckpointError` naming the file.
     """
-    return _family(path / INDEX, _classes(read_index(path / INDEX)))
+    return _family(path / INDEX, read_index(path / INDEX))
 
 
 def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
@@ -38,9 +51,7 @@ def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
     """
     index, entries = path / INDEX, read_index(path / INDEX)
     classes = _classes(entries)
-    family = _family(index, classes)
-    if entries.get("_class_name", family.pipeline) != family.pipeline:
-        raise wrong(index, f"is of another pipeline than {family.pipeline}; give one for it")
+    family = _family(index, entries)
     if "transformer_2" in classes:
         raise wrong(index, "names two transformers, of which only one could be trained")
     parts = {"transformer": family.transformer}
@@ -63,13 +74,17 @@ def _classes(entries: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _family(index: Path, classes: Mapping[str, str]) -> Family:
-    family = FAMILIES.get(classes.get("transformer", ""))
-    if family is None:
-        raise wrong(
-            index, f"names no transformer that is known here; known: {', '.join(sorted(FAMILIES))}"
-        )
-    return family
+def _family(index: Path, entries: Mapping[str, Any]) -> Family:
+    families = of_transformer(_classes(entries).get("transformer", ""))
+    if not families:
+        known = ", ".join(sorted({family.transformer for family in FAMILIES.values()}))
+        raise wrong(index, f"names no transformer that is known here; known: {known}")
+    pipeline = entries.get("_class_name", families[0].pipeline)
+    for family in families:
+        if family.pipeline == pipeline:
+            return family
+    known = " or ".join(family.pipeline for family in families)
+    raise wrong(index, f"is of another pipeline than {known}; give one for it")
 
 
 def _expected(family: Family) -> dict[str, tuple[str, ...]]:

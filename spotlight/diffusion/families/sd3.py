@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import msgspec
-
 from spotlight.diffusion.activations import Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families.autoencoders import decode_kl, inspect_kl
-from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.base import (
+    CheckpointFolder,
+    Facts,
+    Family,
+    ModelInput,
+    Size,
+    TransformerConfig,
+    require_equal,
+)
 from spotlight.diffusion.families.joint_blocks import JointBlocks
 from spotlight.diffusion.families.prompts import (
     CLIP_TOKENS,
@@ -21,7 +27,7 @@ from spotlight.diffusion.families.prompts import (
     read_t5,
     too_long_for_t5,
 )
-from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
+from spotlight.diffusion.geometry import Geometry, pack, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,8 +35,8 @@ if TYPE_CHECKING:
 _T5_TOKENS = 256
 
 
-class _Transformer(msgspec.Struct, frozen=True):
-    """transformer/config.json; defaults are those of diffusers."""
+class _Transformer(TransformerConfig, frozen=True, kw_only=True):
+    """See `TransformerConfig`."""
 
     patch_size: Size = 2
     in_channels: Size = 16
@@ -79,6 +85,10 @@ class StableDiffusion3(Family):
         "transformer_blocks.0": {"hidden_states": 1, "encoder_hidden_states": 1}
     }
     gathers: ClassVar[Mapping[str, int]] = {"proj_out": 1}
+
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"transformer.{module}"
 
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
@@ -139,22 +149,14 @@ class StableDiffusion3(Family):
             column, row = column + hidden.shape[1], row + len(vector)
         return {"embeds": embeds, "pooled": pooled}
 
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the transformer takes and gives a picture of latents."""
         dtype, patch = transformer.dtype, transformer.config.patch_size
         velocity: Tensor = transformer(
-            hidden_states=unpack(latents, grid, patch)[:, :, 0].to(dtype),
-            timestep=sigmas * 1000,
-            encoder_hidden_states=conditioning["embeds"].to(dtype),
-            pooled_projections=conditioning["pooled"].to(dtype),
+            hidden_states=unpack(given.latents, given.grid, patch)[:, :, 0].to(dtype),
+            timestep=given.sigmas * 1000,
+            encoder_hidden_states=given.text("embeds", dtype),
+            pooled_projections=given.text("pooled", dtype),
             return_dict=False,
         )[0]
         return pack(velocity.unsqueeze(2), patch)
@@ -162,10 +164,15 @@ class StableDiffusion3(Family):
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`; in the last block text ends behind the attention."""
         config = cast(_Transformer, facts.config)
-        text, heads = CLIP_TOKENS + _T5_TOKENS, config.num_attention_heads
-        width = heads * config.attention_head_dim
+        text = CLIP_TOKENS + _T5_TOKENS
         kind = JointBlocks(
-            step, text, width, heads, ("ff", "ff_context"), native_norm=False, copies_output=True
+            step,
+            text,
+            config.width,
+            config.num_attention_heads,
+            ("ff", "ff_context"),
+            native_norm=False,
+            copies_output=True,
         )
         blocks = [
             kind.block(

@@ -15,9 +15,18 @@ import msgspec
 
 from spotlight.diffusion.activations import FLOAT32, Activations, Block, BlockBytes, Pass
 from spotlight.diffusion.checkpoint_files import read_json, wrong
-from spotlight.diffusion.families.base import CheckpointFolder, Facts, Family, Size, require_equal
+from spotlight.diffusion.families.autoencoders import FramesVae, decode_frames
+from spotlight.diffusion.families.base import (
+    CheckpointFolder,
+    Facts,
+    Family,
+    ModelInput,
+    Size,
+    TransformerConfig,
+    require_equal,
+)
 from spotlight.diffusion.families.prompts import T5, read_t5, too_long_for_t5
-from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
+from spotlight.diffusion.geometry import Geometry, pack, unpack
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +36,8 @@ _DECODED = 55
 """See `Facts.decoded`: in `base_dim`, with four frames at a time and what goes on to the next."""
 
 
-class _Transformer(msgspec.Struct, frozen=True):
-    """transformer/config.json; defaults are those of diffusers."""
+class _Transformer(TransformerConfig, frozen=True, kw_only=True):
+    """See `TransformerConfig`."""
 
     patch_size: tuple[Size, Size, Size] = (1, 2, 2)
     num_attention_heads: Size = 40
@@ -42,11 +51,9 @@ class _Transformer(msgspec.Struct, frozen=True):
     image_dim: int | None = None
 
 
-class _Vae(msgspec.Struct, frozen=True):
-    """vae/config.json; defaults are those of diffusers."""
+class _Vae(FramesVae, frozen=True):
+    """See `FramesVae`."""
 
-    z_dim: Size = 16
-    base_dim: Size = 96
     scale_factor_temporal: Size = 4
     scale_factor_spatial: Size = 8
 
@@ -55,6 +62,18 @@ class _Scheduler(msgspec.Struct, frozen=True):
     """scheduler/scheduler_config.json; defaults are those of diffusers."""
 
     use_flow_sigmas: bool = False
+
+
+_AUTHORS = {
+    **{
+        f"{ours}.{part}": f"{theirs}.{called}"
+        for ours, theirs in {"attn1": "self_attn", "attn2": "cross_attn"}.items()
+        for part, called in {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o"}.items()
+    },
+    "ffn.net.0.proj": "ffn.0",
+    "ffn.net.2": "ffn.2",
+}
+"""What the authors' own code calls the modules of a block that get adapters."""
 
 
 class Wan(Family):
@@ -74,6 +93,12 @@ class Wan(Family):
         "blocks.*.attn1": ("hidden_states",),
         "blocks.*.attn2": (),
     }
+
+    def name_in_comfyui(self, module: str) -> str | None:
+        """As its authors called the modules of a block."""
+        block, part = module.split(".")[:2], module.split(".")[2:]
+        theirs = _AUTHORS.get(".".join(part))
+        return f"diffusion_model.{'.'.join(block)}.{theirs}" if theirs else None
 
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
@@ -118,21 +143,13 @@ class Wan(Family):
         """The hidden states of UMT5, zero where padded."""
         return {"embeds": read_t5(parts, "", _cleaned(prompt), _T5_TOKENS, masked=True)}
 
-    def velocity(
-        self,
-        transformer: Any,
-        latents: Tensor,
-        sigmas: Tensor,
-        conditioning: Mapping[str, Tensor],
-        grid: Grid,
-        guidance: float,
-    ) -> Tensor:
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the transformer takes and gives frames of latents."""
         dtype, patch = transformer.dtype, transformer.config.patch_size[1]
         velocity: Tensor = transformer(
-            hidden_states=unpack(latents, grid, patch).to(dtype),
-            timestep=sigmas * 1000,
-            encoder_hidden_states=conditioning["embeds"].to(dtype),
+            hidden_states=unpack(given.latents, given.grid, patch).to(dtype),
+            timestep=given.sigmas * 1000,
+            encoder_hidden_states=given.text("embeds", dtype),
             return_dict=False,
         )[0]
         return pack(velocity, patch)
@@ -140,8 +157,7 @@ class Wan(Family):
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`; norms and modulation compute in float32."""
         config = cast(_Transformer, facts.config)
-        heads = config.num_attention_heads
-        width, tokens = heads * config.attention_head_dim, step.tokens
+        heads, width, tokens = config.num_attention_heads, config.width, step.tokens
         block = Block(step)
         _modulated(block, "attn1", tokens, width)
         layers = [f"attn1.{layer}" for layer in ("to_q", "to_k", "to_v")]
@@ -191,10 +207,7 @@ class Wan(Family):
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""
-        statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
-        mean, std = statistics.view(2, 1, -1, 1, 1, 1)
-        frames: Tensor = vae.decode(latents / (1.0 / std) + mean, return_dict=False)[0]
-        return frames
+        return decode_frames(vae, latents)
 
 
 def _modulated(block: Block, name: str, tokens: int, width: int) -> None:

@@ -196,5 +196,5 @@ def test_wan_tells_its_transformer_the_times_of_the_checkpoints_scheduler(load: 
     scheduler = model._scheduler
     scheduler = type(scheduler).from_config(scheduler.config)
     scheduler.set_timesteps(10)
-    told = FAMILIES["WanTransformer3DModel"].told(scheduler, scheduler.sigmas[:-1])
+    told = FAMILIES["WanPipeline"].told(scheduler, scheduler.sigmas[:-1])
     torch.testing.assert_close(told * 1000, scheduler.timesteps.float())

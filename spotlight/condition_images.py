@@ -1,0 +1,71 @@
+"""Images that prompts come with: what is to be changed, where a model edits images.
+
+Everywhere but at the edges a prompt with an image is one text: that of the prompt, and behind it
+the digest of the image's file. So whatever knows prompts by their text (embeddings, groups, what
+was explored, what was trained on) tells two images apart. Imports nothing of torch or Pillow: files
+are checked without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+import zlib
+from typing import NamedTuple
+
+DIGEST_DIGITS = 32
+LARGEST_FILE = 32 * 1024 * 1024
+"""Bytes of an image's file."""
+LONGEST_EDGE = 8192
+"""Pixels."""
+_NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+class Named(NamedTuple):
+    """A prompt, and the image that it comes with."""
+
+    text: str
+    digest: str
+    """The digest of the image's file; empty for none."""
+
+
+def digest_of(data: bytes) -> str:
+    """The digest of an image's file: the first half of its SHA-256, in hexadecimal digits."""
+    return hashlib.sha256(data).hexdigest()[:DIGEST_DIGITS]
+
+
+def with_image(text: str, digest: str) -> str:
+    """A prompt with its image, as one text."""
+    return f"{text} <image {digest}>"
+
+
+def named(prompt: str) -> Named:
+    """The inverse of `with_image`; any other text is a prompt without an image."""
+    found = _NAMED.fullmatch(prompt)
+    return Named(*found.groups()) if found else Named(prompt, "")
+
+
+def png_size(data: bytes) -> tuple[int, int]:
+    """(width, height) of a PNG file; raises `ValueError` saying what is wrong with it, also where
+    it is cut off or damaged.
+    """
+    if not data.startswith(_SIGNATURE):
+        raise ValueError("is no PNG; convert it")
+    at, size, kind = len(_SIGNATURE), None, b""
+    while kind != b"IEND":
+        if at + 12 > len(data):
+            raise ValueError("is cut off; copy it again")
+        length, kind = struct.unpack_from(">I4s", data, at)
+        end = at + 8 + length
+        if end + 4 > len(data):
+            raise ValueError("is cut off; copy it again")
+        if struct.unpack_from(">I", data, end)[0] != zlib.crc32(data[at + 4 : end]):
+            raise ValueError("is damaged; copy it again")
+        if kind == b"IHDR" and length >= 8:
+            size = struct.unpack_from(">II", data, at + 8)
+        at = end + 4
+    if size is None or not all(1 <= edge <= LONGEST_EDGE for edge in size):
+        raise ValueError(f"has no size, or an edge of more than {LONGEST_EDGE} pixels; resize it")
+    return size

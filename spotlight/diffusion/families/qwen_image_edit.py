@@ -1,0 +1,145 @@
+"""Qwen-Image-Edit (2509 and later): Qwen-Image that is given an image and told how to change it.
+
+The image is read twice, as its pipeline does: by the text encoder, at about 384 x 384 pixels, and
+by the VAE, at about a megapixel whatever is drawn; its latents are tokens behind the noisy ones.
+All images of a job have one size, so that all its requests have as many tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from spotlight.diffusion.activations import Activations, Pass
+from spotlight.diffusion.families import qwen_tokens
+from spotlight.diffusion.families.autoencoders import encode_qwen
+from spotlight.diffusion.families.base import CheckpointFolder, Facts, ModelInput
+from spotlight.diffusion.families.prompts import refuse_too_long
+from spotlight.diffusion.families.qwen_image import QwenImage, TransformerOfQwen
+from spotlight.diffusion.families.qwen_tokens import Template
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from torch import Tensor
+
+_PAD = "<|image_pad|>"
+
+
+def _template(pads: int) -> str:
+    """What diffusers' QwenImageEditPlusPipeline puts a prompt into, with an image of so many
+    tokens.
+    """
+    return (
+        "<|im_start|>system\nDescribe the key features of the input image (color, shape, size,"
+        " texture, objects, background), then explain how the user's text instruction should alter"
+        " or modify the image. Generate a new image that meets the user's requirements while"
+        " maintaining consistency with the original input where appropriate.<|im_end|>\n"
+        f"<|im_start|>user\nPicture 1: <|vision_start|>{_PAD * pads}<|vision_end|>{{}}<|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+QWEN_EDIT = Template(_template(224), dropped=64, around=240, longest=1024)
+"""An image has at most so many tokens; a square one has 196."""
+_READ_AREA, _ENCODED_AREA = 384 * 384, 1024 * 1024
+"""Pixels of the image for the text encoder, and for the VAE."""
+_PACKED = 2
+
+
+class QwenImageEdit(QwenImage):
+    """See `Family`."""
+
+    name = "qwen-image-edit"
+    pipeline = "QwenImageEditPlusPipeline"
+    image_processor = "Qwen2VLImageProcessorPil"
+    in_pixel_space = False
+    most_tokens = QWEN_EDIT.longest
+    text_lengths = (320, 384, 512, QWEN_EDIT.longest)
+
+    def inspect(self, folder: CheckpointFolder) -> Facts:
+        """See `Family`."""
+        facts = super().inspect(folder)
+        geometry, width = facts.geometry, cast(TransformerOfQwen, facts.config).joint_attention_dim
+        latents = _condition_tokens(geometry.pixels_per_token) * geometry.channels
+        text = 2 * QWEN_EDIT.longest * width  # that of the negative prompt, too
+        return replace(facts, conditioning=text + latents)
+
+    def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
+        """See `Family`; what the image takes is counted at its most."""
+        return qwen_tokens.too_long(folder / "tokenizer", prompts, most, QWEN_EDIT)
+
+    def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
+        """The last hidden states of the filled template, image included, without the template's
+        own leading tokens; and the latents of the image, [rows, columns, C].
+        """
+        encoder, processor = parts["text_encoder"], parts["processor"]
+        seen = processor(images=[image.resize(*_scaled(image, _READ_AREA))], return_tensors="pt")
+        pads = int(seen["image_grid_thw"].prod()) // processor.merge_size**2
+        text = _template(pads).format(prompt)
+        filled = parts["tokenizer"]([text], return_tensors="pt").to(encoder.device)
+        output = encoder(
+            input_ids=filled.input_ids,
+            attention_mask=filled.attention_mask,
+            pixel_values=seen["pixel_values"].to(encoder.device),
+            image_grid_thw=seen["image_grid_thw"].to(encoder.device),
+            output_hidden_states=True,
+        )
+        hidden = output.hidden_states[-1][0, QWEN_EDIT.dropped :].float()
+        refuse_too_long(prompt, len(hidden), QWEN_EDIT.longest)
+        return {"embeds": hidden, "image": _latents(parts["vae"], image)}
+
+    def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
+        """See `Family`; the image's tokens are behind the noisy ones, and only these are drawn."""
+        import torch
+
+        dtype, grid = transformer.dtype, given.grid
+        image = given.text("image", dtype)
+        tokens = torch.cat([given.latents.to(dtype), image.flatten(1, 2)], dim=1)
+        shapes = [(1, grid.rows, grid.columns), (1, *image.shape[1:3])]
+        velocity: Tensor = transformer(
+            hidden_states=tokens,
+            timestep=given.rounded_sigmas(dtype),
+            encoder_hidden_states=given.text("embeds", dtype),
+            encoder_hidden_states_mask=given.conditioning["mask"],
+            img_shapes=[shapes] * len(tokens),
+            return_dict=False,
+        )[0]
+        return velocity[:, : grid.tokens]
+
+    def activations(self, facts: Facts, step: Pass) -> Activations:
+        """See `Family`."""
+        tokens = step.tokens + _condition_tokens(facts.geometry.pixels_per_token)
+        text = step.text_tokens or QWEN_EDIT.longest
+        return super().activations(facts, replace(step, tokens=tokens, text_tokens=text))
+
+
+def _condition_tokens(edge: int) -> int:
+    """Of an image, about."""
+    return _ENCODED_AREA // edge**2
+
+
+def _scaled(image: Image, area: int) -> tuple[tuple[int, int], int]:
+    """The size of about so many pixels, in multiples of 32, and how the image is brought to it."""
+    from PIL.Image import Resampling
+
+    ratio = image.width / image.height
+    width = math.sqrt(area * ratio)
+    return (round(width / 32) * 32, round(width / ratio / 32) * 32), Resampling.LANCZOS
+
+
+def _latents(vae: Any, image: Image) -> Tensor:
+    """Of an image, [rows, columns, C]."""
+    import numpy as np
+    import torch
+
+    edge = _PACKED * 2 ** len(vae.config.temperal_downsample)
+    (width, height), how = _scaled(image, _ENCODED_AREA)
+    resized = image.resize((width // edge * edge, height // edge * edge), how)
+    pixels = torch.from_numpy(np.array(resized).astype(np.float32) / 255)
+    latents = encode_qwen(vae, (2 * pixels - 1).permute(2, 0, 1)[None, :, None])
+    _, channels, _, rows, columns = latents.shape
+    cut = latents.view(channels, rows // _PACKED, _PACKED, columns // _PACKED, _PACKED)
+    return cut.permute(1, 3, 0, 2, 4).flatten(2).float()
