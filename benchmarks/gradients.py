@@ -8,6 +8,10 @@ while answers come late, twice and in any order. After every update weights, mom
 are compared, bit by bit. Workers take their turns in one process, in an order that a seed decides:
 so every interleaving can be repeated.
 
+The same is done with real processes: a job whose spot worker computes gradients, and is killed
+(SIGKILL) at random moments of training, alone or with its node, comes to the checkpoint, the
+exported model and the figures of a job that has no such worker.
+
 Gradients are also compared with those of plain torch, of the mean loss over all rows at once. And
 the demo's updates are taken with slices and nobody who helps, and with a single slice, in turns.
 """
@@ -33,6 +37,7 @@ import msgspec
 import torch
 from torch import Tensor
 
+from benchmarks.gradients_live import real_processes
 from benchmarks.report import Report, warnings_on_stderr
 from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.assets import read_prompt_lines
@@ -64,6 +69,9 @@ FINEST = 64
 DEMO = Path(__file__).parents[1] / "examples" / "ocr-tiny.yaml"
 ROUNDS = 40
 LIMIT_S = 600.0
+LIVE_ITERATIONS = 8
+LIVE_KILLS = 12
+"""Iterations of the job with real processes, and how often its spot worker is killed."""
 ODE = SamplerSpec(height=32, width=32, steps=4, micro_batch=2)
 NOISY = msgspec.structs.replace(
     ODE, kind="flow_sde", window=WindowSpec(length=2, earliest=0, latest=3)
@@ -566,6 +574,8 @@ def main() -> None:
             report.note(f"{case.name}, {case.tuning}, {case.ranks} ranks: {equal:g} equal")
     report.add({"cases": len(cases), "updates": updates} | bits(found))
     report.add(overhead_alone(report.times(ROUNDS, quick=2)))
+    iterations = report.times(LIVE_ITERATIONS, quick=2)
+    report.add(real_processes(iterations, kills=report.times(LIVE_KILLS, quick=1)))
     report.finish()
 
 

@@ -22,6 +22,8 @@ class SliceTimes:
     """Bytes of a gradient."""
     weights_bytes: int = 0
     """Bytes of the weights that a worker needs for an update."""
+    is_old: bool = False
+    """Whether the speed of the link was measured long ago: the next measurement replaces it."""
 
     def taken(self, *, own: int, own_s: float, fetched_bytes: int, fetch_s: float) -> None:
         """A rank has trained: it computed its `own` slices in so many seconds, and fetched so many
@@ -29,7 +31,8 @@ class SliceTimes:
         if own and own_s > 0:
             self.rank_slice_s = _smooth(self.rank_slice_s, own_s / own)
         if fetched_bytes and fetch_s > 0:
-            self.fetch_bytes_per_s = _smooth(self.fetch_bytes_per_s, fetched_bytes / fetch_s)
+            before = None if self.is_old else self.fetch_bytes_per_s
+            self.fetch_bytes_per_s, self.is_old = _smooth(before, fetched_bytes / fetch_s), False
 
     @property
     def bytes_per_s(self) -> float:

@@ -189,6 +189,17 @@ class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
     """Why the price that it says does not count; empty if it says none."""
 
 
+class GradientFailed(RunEvent, frozen=True, kw_only=True, tag="gradient_failed"):
+    """A worker could not compute the gradient of a slice: another tries, or the rank does."""
+
+    worker: str
+    """Name of the worker."""
+    request: str
+    """The request of the slice."""
+    error: str
+    """What went wrong."""
+
+
 class GradientsGivenUp(RunEvent, frozen=True, kw_only=True, tag="gradients_given_up"):
     """No worker could compute the gradients of some slices: the trainer ranks do it themselves."""
 

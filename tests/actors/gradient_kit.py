@@ -107,6 +107,7 @@ class Office(Actor):
             exploration=SimpleNamespace(worth=SimpleNamespace(is_known=False)),
         )
         self.table = SimpleNamespace(pace=Pace(self.profile))  # type: ignore[arg-type]
+        self.shares: Any = None
         self.ranks: list[Recorder] = []
         self.gradients = GradientWork(self)  # type: ignore[arg-type]
         self._epochs = 0

@@ -34,6 +34,7 @@ NO_BENCHMARKS = {
 somebody names."""
 APART = {
     "faults",
+    "gradients",
     "ledger",
     "live_chaos",
     "live_jobs",
@@ -52,7 +53,12 @@ RIGHT: dict[str, dict[str, object]] = {
     "fuzz": {"findings": 0, "one_sided": 0},
     "families": {"families_done": 1, "models_per_process": 1},
     "going_on": {"continued_bit_equal": 1.0},
-    "gradients": {"bit_equal_fraction": 1.0, "slices_lost": 0, "slices_twice": 0},
+    "gradients": {
+        "bit_equal_fraction": 1.0,
+        "slices_lost": 0,
+        "slices_twice": 0,
+        "real_processes_equal": 1,
+    },
     "jobs": {"bit_equal_fraction": 1.0, "requests_lost": 0, "jobs_lost": 0, "violations": 0},
     "ledger": {"violations": 0, "problems": []},
     "live_chaos": {"violations": 0, "pool_loss_bit_equal": True},

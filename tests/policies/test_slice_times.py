@@ -28,3 +28,10 @@ def test_a_rank_that_computed_or_fetched_nothing_changes_nothing():
 
 def test_a_link_is_taken_for_a_usual_one_before_anything_came_over_it():
     assert SliceTimes().bytes_per_s == 125e6
+
+
+def test_a_speed_that_was_measured_long_ago_counts_no_more_than_the_next_one():
+    times = SliceTimes(rank_slice_s=2.0, fetch_bytes_per_s=500.0, is_old=True)
+    assert times.bytes_per_s == 500.0
+    times.taken(own=0, own_s=0.0, fetched_bytes=4000, fetch_s=1.0)
+    assert (times.bytes_per_s, times.is_old) == (4000.0, False)

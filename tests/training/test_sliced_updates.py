@@ -107,6 +107,28 @@ def test_so_in_an_iteration_of_two_parts(rule):
     assert same_bits(together.state_dict(), alone.state_dict())
 
 
+@pytest.mark.parametrize("decay", [0.0, 0.5])
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_the_first_update_trains_the_weights_that_roll_out_unless_an_average_does(
+    decay, is_resumed
+):
+    training = sliced(msgspec.structs.replace(NFT, rollout_decay=decay))
+    trainer, batch = build(training), make_batch(FakeModel())
+    trainer.train(0, batch)
+    if is_resumed:
+        state, trainer = trainer.state_dict(), build(training)
+        trainer.load_state_dict(state)
+    published = trainer.rollout_state()
+    trainer.begin(1, batch)
+    assert trainer.trains_published is (decay == 0.0)
+    assert same_bits(trainer.current_state(), published) is trainer.trains_published
+    for _ in trainer.update.slices:
+        trainer.compute()
+    trainer.step()
+    assert not trainer.trains_published
+    assert not same_bits(trainer.current_state(), published)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_single_slice_can_be_computed_elsewhere_too(case):
     rule, sampler, reuse = CASES[case]

@@ -15,6 +15,7 @@ from spotlight.policies.requests.rows import Lease, RequestState, Row, Taker
 from spotlight.policies.requests.waiting import Phases
 from spotlight.record.run_events import (
     DenoiseFailed,
+    GradientFailed,
     RequestGivenUp,
     RunEvent,
     ScorerFailed,
@@ -246,6 +247,8 @@ class Endings:
             event = ScorerFailed(
                 worker=taker.name, request=lease.request.id, error=error, traceback=new
             )
+        elif lease.rows[0].is_gradient:
+            event = GradientFailed(worker=taker.name, request=lease.request.id, error=error)
         else:
             event = DenoiseFailed(worker=taker.name, requests=tuple(failed), error=error)
         self._accounts.out.append(RecordEvent(event))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,6 +160,34 @@ async def test_nothing_is_said_of_devices_while_there_are_no_ranks(office: Offic
     await office.join("s0")
     office.begin()
     assert (office.events, office.gradients.workers.computing) == ([], frozenset())
+
+
+async def on_a_slow_link(office: Office) -> list[int]:
+    """Gradients came far too late; how many workers compute in each of the iterations after."""
+    await office.train_on("r0")
+    await office.join("s0")
+    await office.join("s1")
+    office.profile.step_s = lambda *which: 0.1
+    office.shares = SimpleNamespace(seconds_of=lambda kind: 0.0)
+    office.progress.previews_mislead = False
+    office.progress.exploration.agreement = SimpleNamespace(correlation=None)
+    workers, counts = office.gradients.workers, []
+    workers.came(office.gradient(3))
+    slow = SlicesTaken(own=4, own_s=1e-3, others=1, fetched_bytes=1, fetch_s=1e6)
+    workers.measured(0, TrainedIteration(ITERATION, {}, 1.0, "whole", slow))
+    for iteration in range(ITERATION + 1, ITERATION + 24):
+        office.machine.completed = iteration
+        office.begin(iteration=iteration)
+        workers.assign()
+        counts.append(len(workers.computing))
+        office.gradients.end()
+    return counts
+
+
+async def test_a_link_that_was_too_slow_is_tried_again_by_one_worker_now_and_then(
+    office: Office,
+) -> None:
+    assert await on_a_slow_link(office) == [*[0] * 9, 1, *[0] * 9, 1, 0, 0, 0]
 
 
 # --- what they compute ---

@@ -35,6 +35,7 @@ class Site:
         self.tenant: Any = SimpleNamespace(
             nodes=SimpleNamespace(send=lambda: None),
             publications=None,
+            lent=None,
             roster=self.roster,
             shares=self.shares,
             service=SimpleNamespace(work=job().work, hub_files=()),

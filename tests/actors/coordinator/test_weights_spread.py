@@ -86,18 +86,8 @@ class Site:
         """A node reports."""
         copies, now = self.copies[name], asyncio.get_running_loop().time()
         self.missed += len(copies.missed)
-        report = NodeReport(
-            1,
-            name,
-            "spot",
-            REF,
-            (),
-            self.stores[name].endpoint,
-            weights=copies.held,
-            missed=copies.missed,
-        )
-        self.publications.note_copies(report)
-        self.publications.note_missed(report, now)
+        self.publications.note_copies(name, copies.held)
+        self.publications.note_missed(name, copies.missed, now)
         self.direct()
 
     def publish(self) -> None:

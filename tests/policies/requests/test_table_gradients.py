@@ -7,7 +7,12 @@ import pytest
 from table_rig import LEASE_S, Rig, gradients, ids, request, requests
 
 from spotlight.policies.requests.instructions import DeleteBundle, Persist, RequestsFinished
-from spotlight.record.run_events import RequestGivenUp, ResultsIgnored
+from spotlight.record.run_events import (
+    DenoiseFailed,
+    GradientFailed,
+    RequestGivenUp,
+    ResultsIgnored,
+)
 
 
 def computing(rig: Rig, *workers: str, slices: int = 5) -> None:
@@ -302,3 +307,11 @@ def test_finished_gradients_are_forgotten_with_their_iteration(rig: Rig) -> None
     assert rig.computed(late).accepted == 0
     rig.submit(*gradients(2))
     assert rig.table.open("gradient") == 2, "nothing of them is known any more"
+
+
+def test_a_gradient_that_failed_is_reported_as_one(rig: Rig) -> None:
+    computing(rig, "a")
+    rig.fail(rig.last())
+    (event,) = rig.events(GradientFailed)
+    assert (event.worker, event.error) == ("a", "broken")
+    assert rig.events(DenoiseFailed) == []

@@ -13,7 +13,14 @@ from spotlight.actors.protocol.gradients import OpenUpdate
 from spotlight.actors.protocol.trainer import TrainedIteration
 from spotlight.jobs import JobSpec
 from spotlight.policies.slice_times import SliceTimes
-from spotlight.policies.spot_time import GradientWork, Samples, SpotPlan, SpotWork, plan_spot_time
+from spotlight.policies.spot_time import (
+    MOST_GRADIENT_BYTES,
+    GradientWork,
+    Samples,
+    SpotPlan,
+    SpotWork,
+    plan_spot_time,
+)
 from spotlight.record.run_events import OtherDevice, SpotTimePlanned
 from spotlight.types import BundleOffer, Pool
 
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
 
 _LEAST_S = 1e-6
 """A plan counts on no preview that takes fewer seconds."""
+_TRIED_EVERY = 10
+"""A link that was too slow is tried again so many iterations after the latest gradient."""
 
 
 class GradientWorkers:
@@ -38,6 +47,8 @@ class GradientWorkers:
         self._measured: set[tuple[int, int, str]] = set()
         """Ranks, iterations and parts of which it is known how they came to their slices."""
         self._plan: SpotPlan | None = None
+        self._tried_in = 0
+        """The latest iteration of which a gradient came, or in which one was to."""
         self._other_devices: set[str] = set()
         """The kinds of devices that people were told of."""
 
@@ -59,6 +70,7 @@ class GradientWorkers:
 
     def came(self, gradient: BundleOffer) -> None:
         """A worker has computed this."""
+        self._tried_in = self._job.machine.completed
         self._times.gradient_bytes = gradient.nbytes
 
     def measured(self, rank: int, trained: TrainedIteration) -> None:
@@ -124,7 +136,18 @@ class GradientWorkers:
                     why=plan.why,
                 )
             )
-        return plan.gradient_workers
+        return plan.gradient_workers or self._trial(work, plan)
+
+    def _trial(self, work: SpotWork, plan: SpotPlan) -> int:
+        """Where a gradient would come too late, one worker tries now and then: links get faster,
+        and only what comes over one says so."""
+        too_large = work.gradients.gradient_bytes > MOST_GRADIENT_BYTES
+        if plan.grants_slices or too_large or not work.able_workers:
+            return 0
+        iteration = self._job.machine.completed
+        if iteration >= self._tried_in + _TRIED_EVERY:
+            self._tried_in, self._times.is_old = iteration, True
+        return int(iteration == self._tried_in)
 
     def work(self, able: int) -> SpotWork | None:
         """What there is to do in an iteration, as far as it was measured; None while it was not.

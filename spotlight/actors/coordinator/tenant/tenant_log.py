@@ -46,6 +46,7 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.WorkTakenBack: "warning",
     run_events.RequestGivenUp: "error",
     run_events.DenoiseFailed: "warning",
+    run_events.GradientFailed: "warning",
     run_events.GradientsGivenUp: "warning",
     run_events.OtherDevice: "warning",
     run_events.SettingsWithoutSpot: "info",
@@ -62,6 +63,7 @@ tell."""
 _OFTEN = (
     run_events.CallbackTrouble,
     run_events.DenoiseFailed,
+    run_events.GradientFailed,
     run_events.GradientsGivenUp,
     run_events.MirrorFailed,
     run_events.NodeMustWait,
