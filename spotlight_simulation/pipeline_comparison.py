@@ -66,7 +66,7 @@ MANNERS = {
     "krea2": Manner(unguided=0.0),
     "qwen-image-edit": Manner("true_cfg_scale", one_by_one=True),
 }
-"""By the name of the family."""
+"""The manner of every family, by its name."""
 
 
 @dataclass(frozen=True)
