@@ -69,6 +69,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
     ],
+    "z-image": [
+        (Case(36, 44), {}),
+        (Case(44, 36, guidance=4.5), {}),
+        (Case(32, 48, guidance=2.0, steps=4), {"use_dynamic_shifting": True}),
+    ],
     "krea2": [
         (Case(40, 56), {}),
         (Case(56, 40, guidance=4.5), {}),

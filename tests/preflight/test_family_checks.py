@@ -18,7 +18,7 @@ from spotlight.preflight.checks import check, settled
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.families.test_qwen_tokens import write_tokenizer
 
-NAMES = ("qwen-image", "qwen-image-2.1", "sd3", "flux", "wan", "krea2")
+NAMES = ("qwen-image", "qwen-image-2.1", "sd3", "flux", "wan", "krea2", "z-image")
 
 MakeJob = Callable[..., JobSpec]
 PADDED = {"text_tokens": 64}
@@ -144,6 +144,10 @@ def test_a_vae_of_another_family_is_named(
         ("flux", "transformer", {"axes_dims_rope": [4, 4, 4]}, "add up to 12"),
         ("krea2", "transformer", {"num_text_layers": 3}, "num_text_layers 3, but that of Krea 2"),
         ("krea2", "text_encoder", {"text_config": {"hidden_size": 32}}, "has 32 layers"),
+        ("qwen-image-2.1", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
+        ("qwen-image-2.1", "vae", {"out_channels": 3}, "makes 3 colours"),
+        ("z-image", "text_encoder", {"hidden_size": 48}, "has cap_feat_dim 32, but hidden_size"),
+        ("z-image", "transformer", {"siglip_feat_dim": 8}, "give a text-to-image checkpoint"),
         ("wan", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
         ("wan", "text_encoder", {"d_model": 48}, "has text_dim 32, but d_model"),
         ("wan", "transformer", {"patch_size": [2, 2, 2]}, "it must be"),
@@ -163,6 +167,13 @@ def test_a_scheduler_that_is_not_for_flow_matching_is_refused(
 ) -> None:
     edit_json(folder / "wan" / "scheduler" / "scheduler_config.json", use_flow_sigmas=False)
     assert "scheduler_config.json has no use_flow_sigmas" in refusal(make_job("wan"))
+
+
+def test_a_model_that_was_distilled_to_steps_of_its_own_is_refused(
+    make_job: MakeJob, folder: Path
+) -> None:
+    edit_json(folder / "qwen-image-2.1" / "model_index.json", sample_sigmas=[1.0, 0.5])
+    assert "give the one that it was distilled from" in refusal(make_job("qwen-image-2.1"))
 
 
 def test_two_transformers_are_refused(make_job: MakeJob, folder: Path) -> None:

@@ -14,6 +14,7 @@ from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.diffusion.families.qwen_image_21 import QwenImage21
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
+from spotlight.diffusion.families.z_image import ZImage
 
 FAMILIES: Mapping[str, Family] = {
     family.pipeline: family
@@ -24,6 +25,7 @@ FAMILIES: Mapping[str, Family] = {
         Flux(),
         Wan(),
         Krea2(),
+        ZImage(),
     )
 }
 """Every family by the class of its pipeline in diffusers."""
