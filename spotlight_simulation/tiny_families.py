@@ -48,7 +48,6 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
     Qwen3Config,
-    Qwen3ForCausalLM,
     Qwen3Model,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,

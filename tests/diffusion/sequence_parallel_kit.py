@@ -17,6 +17,7 @@ from diffusers import (
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     WanTransformer3DModel,
+    ZImageTransformer2DModel,
 )
 from torch import Tensor, nn
 
@@ -67,6 +68,18 @@ def make_transformer(family: str) -> Any:
             num_layers=3,
             context_in_dim=TEXT_DIM,
             axes_dims_rope=(4, 4, 8),
+        ).eval()
+    if family == "z-image":
+        return ZImageTransformer2DModel(
+            in_channels=4,
+            dim=HEADS * 24,
+            n_layers=3,
+            n_refiner_layers=1,
+            n_heads=HEADS,
+            n_kv_heads=HEADS,
+            cap_feat_dim=TEXT_DIM,
+            axes_dims=(8, 8, 8),
+            axes_lens=(64, 32, 32),
         ).eval()
     if family == "flux":
         return FluxTransformer2DModel(
@@ -130,6 +143,13 @@ def make_inputs(case: Case) -> dict[str, Any]:
         return torch.randn(shape, generator=random)
 
     tokens = case.rows * case.columns
+    if case.family == "z-image":
+        return {
+            "x": list(noise(case.batch, 4, 1, 2 * case.rows, 2 * case.columns)),
+            "t": torch.linspace(0.2, 0.9, case.batch),
+            "cap_feats": list(noise(case.batch, case.text, TEXT_DIM)),
+            "return_dict": False,
+        }
     inputs: dict[str, Any] = {
         "encoder_hidden_states": noise(case.batch, case.text, TEXT_DIM),
         "timestep": torch.linspace(0.2, 0.9, case.batch),
@@ -291,8 +311,8 @@ class Worker:
     @staticmethod
     @torch.no_grad()
     def _run(transformer: Any, case: Case) -> Tensor:
-        output: Tensor = transformer(**make_inputs(case))[0]
-        return output
+        output: Tensor | list[Tensor] = transformer(**make_inputs(case))[0]
+        return output if isinstance(output, Tensor) else torch.stack(output)
 
 
 def work(orders: Connection) -> None:
