@@ -187,6 +187,8 @@ class Family(ABC):
     text_lengths: ClassVar[tuple[int, ...]] = ()
     """Tokens that its prompts can be padded to, rising, where padding is hidden from the
     transformer; the last are `most_tokens`. None where padding means something to it."""
+    one_by_one: ClassVar[bool] = False
+    """Whether each forward pass is of one sample, with the tokens of its own prompt only."""
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
     """The token sequences that the queries, keys and values of a module are made of, for sequence
     parallelism. A module with none has whole keys on every member."""

@@ -71,6 +71,7 @@ class ZImage(Family):
     vae = "AutoencoderKL"
     text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "Qwen3Model"}
     tokenizers = ("tokenizer",)
+    one_by_one = True
     lora_targets = (
         "attention.to_q",
         "attention.to_k",
@@ -145,15 +146,10 @@ class ZImage(Family):
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the transformer is told how much is image, and gives image minus noise."""
-        import torch
-
-        velocities = []
-        for one in given.apart():
-            latents = unpack(one.latents, one.grid, _PATCH).to(transformer.dtype)
-            text = one.text("embeds", transformer.dtype)
-            (image,) = transformer(list(latents), 1 - one.sigmas, list(text), return_dict=False)[0]
-            velocities.append(pack(-image[None], _PATCH))
-        return torch.cat(velocities)
+        latents = unpack(given.latents, given.grid, _PATCH).to(transformer.dtype)
+        text = given.text("embeds", transformer.dtype)
+        output = transformer(list(latents), 1 - given.sigmas, list(text), return_dict=False)
+        return pack(-output[0][0][None], _PATCH)
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
