@@ -64,6 +64,7 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
     ],
+    "qwen-image-edit": [(Case(64, 128, guidance=4.0), {})],
     "krea2": [
         (Case(40, 56), {}),
         (Case(56, 40, guidance=4.5), {}),

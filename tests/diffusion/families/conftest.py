@@ -9,7 +9,7 @@ import pytest
 
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
-FAMILIES = ("qwen-image", "sd3", "flux", "wan", "krea2")
+FAMILIES = ("qwen-image", "sd3", "flux", "wan", "krea2", "qwen-image-edit")
 
 
 @pytest.fixture(scope="session")
