@@ -320,7 +320,7 @@ def _random_works(number: int) -> Iterator[SpotWork]:
                 weights_bytes=round(10 ** rng.uniform(6, 10)),
                 up_bytes_per_s=10 ** rng.uniform(7.5, 10),
                 down_bytes_per_s=10 ** rng.uniform(7.5, 10),
-                rank_nodes=rng.randint(1, ranks),
+                receivers=rng.randint(1, ranks),
             ),
             spot_workers=ranks * rng.randint(0, 8),
             idle_workers=rng.choice([0, 0, 2]),
@@ -331,7 +331,6 @@ def _random_works(number: int) -> Iterator[SpotWork]:
             evaluation_s=rng.choice([0.0, 100.0]),
             other_s=rng.uniform(0, 10),
             most_previews=rng.choice([math.inf, 6.0]),
-            may_wait=rng.random() < 0.7,
             gain=lambda n, slope=slope: 1 + slope * math.log(n),  # type: ignore[misc]
             agreement=rng.uniform(0.5, 1),
         )
@@ -370,8 +369,7 @@ def speed_of(work: SpotWork, workers: int, previews: float) -> float:
             beside_s, before_s = 0.0, work.samples * work.finish_s
     each_s = work.samples * work.preview_s
     fit = min((beside_s - before_s) / each_s, work.most_previews)
-    wanted = min(previews, work.most_previews) if work.may_wait else 0.0
-    previews = max(wanted, fit, least)
+    previews = max(min(previews, work.most_previews), fit, least)
     missing_s = max(0.0, previews * each_s + before_s - beside_s)
     gpus = work.workers + gradients.ranks
     return work.taught(previews) / (training_s + (missing_s + after_s) / gpus)

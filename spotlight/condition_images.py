@@ -21,9 +21,9 @@ from spotlight.errors import TransferFailed
 
 DIGEST_DIGITS = 32
 LARGEST_FILE = 32 * 1024 * 1024
-"""Bytes of an image's file."""
+"""A file may have so many bytes."""
 LONGEST_EDGE = 8192
-"""Pixels."""
+"""An edge may have so many pixels."""
 _NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 

@@ -1,4 +1,5 @@
-"""What a class of the user's own is, as far as its source tells without any of it being run.
+"""What a class or function of the user's own is, as far as its source tells without any of it being
+run.
 
 Only what is certain counts: a class that is imported, made by a call, or stands under `if` or `try`
 may be anything, and so may the methods of one that inherits from such a class, has a metaclass or
@@ -11,6 +12,7 @@ import ast
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from spotlight.errors import JobError
 from spotlight.own_code import require_module
@@ -19,9 +21,21 @@ from spotlight.text import plain
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def require_class(field: str, target: str, methods: Mapping[str, int]) -> None:
+class Call(NamedTuple):
+    """How a function is called."""
+
+    arguments: int
+    """How many arguments it gets by their places."""
+    named: Collection[str] = ()
+    """The arguments that it gets by their names."""
+
+
+def require_class(
+    field: str, target: str, methods: Mapping[str, int], function: Call | None = None
+) -> None:
     """Raise `JobError` naming the field if there is no such module, or `module:Class` is certainly
-    no class with these methods, each of which takes so many arguments besides `self`.
+    no class with these methods, each of which takes so many arguments besides `self`; nor a
+    `function` that can be called so, where one may stand in its place.
     """
     module, _, name = target.partition(":")
     found = require_module(field, target)
@@ -33,32 +47,40 @@ def require_class(field: str, target: str, methods: Mapping[str, int]) -> None:
         raise JobError(field, f"{found.origin} cannot be read ({plain(error)})") from error
     names, complete = _names(tree)
     if complete and name not in names:
-        raise JobError(field, no_such_class(module, name, names))
-    _Module(field, target, tree).require(name, methods)
+        raise JobError(field, not_there(module, _kind(function), name, names))
+    _Module(field, target, tree, function).require(name, methods)
 
 
-def no_such_class(module: str, name: str, names: Iterable[str]) -> str:
-    """That a module which has these names has no such class, and which may be meant."""
+def not_there(module: str, kind: str, name: str, names: Iterable[str]) -> str:
+    """That a module which has these names has no such class or function, and which may be meant."""
     close = difflib.get_close_matches(name, list(names), n=1)
     advice = f"; did you mean `{close[0]}`?" if close else ""
-    return f"{module} has no class {name}{advice}"
+    return f"{module} has no {kind} {name}{advice}"
+
+
+def _kind(function: Call | None) -> str:
+    return "class" if function is None else "class or function"
 
 
 class _Module:
     """What stands at the top of a module."""
 
-    def __init__(self, field: str, target: str, tree: ast.Module) -> None:
+    def __init__(self, field: str, target: str, tree: ast.Module, function: Call | None) -> None:
         self._field = field
         self._target = target
         self._tree = tree
+        self._function = function
 
     def require(self, name: str, methods: Mapping[str, int]) -> None:
         """Raise `JobError` if what this name is bound to certainly lacks a method."""
         bound = self._bound(name)
         wanted = f"a class with {_listed(methods)}"
         if isinstance(bound, _Function) and not bound.decorator_list:
-            raise JobError(self._field, f"{self._target} is a function, not {wanted}")
+            self._require_function(bound, wanted)
+            return
         if isinstance(bound, ast.Assign) and isinstance(bound.value, ast.Lambda | ast.Constant):
+            if self._function is not None and isinstance(bound.value, ast.Lambda):
+                return
             raise JobError(self._field, f"{self._target} is not {wanted}")
         for method, arguments in methods.items():
             found = self._method(bound, method, ())
@@ -71,6 +93,18 @@ class _Module:
                     self._field,
                     f"{self._target}.{method} must take {arguments} arguments; it must be {wanted}",
                 )
+
+    def _require_function(self, found: _Function, wanted: str) -> None:
+        call = self._function
+        if call is None:
+            raise JobError(self._field, f"{self._target} is a function, not {wanted}")
+        if isinstance(found, ast.AsyncFunctionDef):
+            raise JobError(self._field, f"{self._target} must not be `async`")
+        if not _takes(found, call.arguments, call.named):
+            options = f" and the options {sorted(call.named)}" if call.named else ""
+            raise JobError(
+                self._field, f"{self._target} must take {call.arguments} arguments{options}"
+            )
 
     def _bound(self, name: str) -> ast.stmt | None:
         """The only statement that binds a name; None if there are others, or it is elsewhere."""
@@ -114,15 +148,25 @@ def _binds(node: ast.AST, name: str) -> bool:
     return False
 
 
-def _takes(method: _Function, count: int) -> bool:
-    """Whether a method can be called with so many arguments, itself included."""
-    if method.decorator_list:
+def _takes(function: _Function, count: int, named: Collection[str] = ()) -> bool:
+    """Whether it can be called with so many arguments (`self` counts), and these by their names."""
+    if function.decorator_list:
         return True
-    arguments = method.args
+    arguments = function.args
     places = [*arguments.posonlyargs, *arguments.args]
-    needed = len(places) - len(arguments.defaults)
-    named = [default for default in arguments.kw_defaults if default is None]
-    return needed <= count and (count <= len(places) or bool(arguments.vararg)) and not named
+    by_name = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
+    by_name -= {each.arg for each in places[:count]}
+    needed = {each.arg for each in places[count : len(places) - len(arguments.defaults)]}
+    needed |= {
+        each.arg
+        for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        if default is None
+    }
+    return (
+        (count <= len(places) or arguments.vararg is not None)
+        and needed <= set(named)
+        and (by_name >= set(named) or arguments.kwarg is not None)
+    )
 
 
 def _listed(methods: Mapping[str, int]) -> str:

@@ -4,15 +4,22 @@ that these name. Every package may import this; it imports nothing of ours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 SamplerKind = Literal["ode", "flow_sde", "dance_sde", "cps"]
 Solver = Literal["euler", "dpmpp_2m"]
+Quantize = Literal["none", "fp8", "nf4"]
+QUANTISERS: dict[Quantize, str] = {"fp8": "torchao", "nf4": "bitsandbytes"}
+"""The module that quantises, by the kind."""
 ExportedWeights = Literal["best", "checked", "ema", "newest"]
-ExportFormat = Literal["diffusers", "peft", "pipeline"]
+ExportFormat = Literal["diffusers", "peft", "comfyui", "pipeline"]
+ADAPTER_FORMATS: tuple[ExportFormat, ...] = ("peft", "comfyui")
+"""The formats of adapters alone."""
+COMFYUI_FILE = "spotlight_lora.safetensors"
+"""The file of an export for ComfyUI."""
 RequestKind = Literal["preview", "rollout", "evaluation", "random", "gradient"]
 """A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
 seeds is worth. A `gradient` is that of a slice of an update: nothing is denoised for it."""
@@ -164,6 +171,16 @@ class Request(Record, frozen=True):
     thumbnail_key: str = ""
     """Where the member leaves a small picture of it there if it is the best or the worst image of
     its batch; empty for nowhere."""
+    scored_with: tuple[int, ...] = ()
+    """The seeds of its prompt group whose images are scored in one call, its own included; empty if
+    its image is scored whatever becomes of others."""
+
+
+def are_scored_now(requests: Sequence[Request]) -> bool:
+    """Whether a batch can be scored: no image that its own are compared with is elsewhere."""
+    together = requests[0].scored_with
+    groups = {(request.group, request.scored_with) for request in requests}
+    return not together or (len(groups) == 1 and len(requests) == len(together))
 
 
 class StoreEndpoint(Record, frozen=True):

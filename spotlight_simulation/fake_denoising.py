@@ -145,7 +145,7 @@ class FakeModel:
             sleep(hardware.slice_s / 2 * hardware.slow.get(self.node, 1.0))
             if not wanted():
                 return None
-        return fingerprints.gradient(self.weights, old, latents).encode()
+        return fingerprints.gradient(self.weights, old, latents, order.slice).encode()
 
     def unpack(
         self,

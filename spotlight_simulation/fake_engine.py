@@ -9,9 +9,11 @@ from typing import cast
 
 import msgspec
 
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.trainer import StartTrainer
 from spotlight.actors.worker import engine
 from spotlight.actors.worker.engine import Origin
+from spotlight.actors.worker.trainer_outputs import is_lent
 from spotlight.errors import ScoringError
 from spotlight.jobs import ModelSpec, RewardSpec
 from spotlight.types import BundleOffer, Prompt, Request, StoreEndpoint
@@ -117,9 +119,14 @@ class FakeEngine:
         self, store: StoreEndpoint, key: str, weights: fingerprints.Weights
     ) -> BundleOffer:
         """See `engine.Engine`."""
-        if self._hardware.times.publish_s:
-            await asyncio.sleep(self._hardware.times.publish_s)
-        return await self.upload(store, key, msgspec.msgpack.encode(weights))
+        times, data = self._hardware.times, msgspec.msgpack.encode(weights)
+        if is_lent(key):
+            if times.lent_bytes:
+                await asyncio.sleep(times.lent_bytes / times.network.copy_bytes_per_s)
+            return await self._hardware.stores.upload(store, key, data, times.lent_bytes)
+        if times.publish_s:
+            await asyncio.sleep(times.publish_s)
+        return await self.upload(store, key, data)
 
     async def fetch_weights(self, parts: Sequence[BundleOffer]) -> str:
         """See `engine.Engine`; all parts must be of the same weights."""
@@ -135,7 +142,8 @@ class FakeEngine:
 
     async def upload(self, store: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
         """See `engine.Engine`."""
-        return await self._hardware.stores.upload(store, key, data)
+        nbytes = self._hardware.times.gradient_bytes if key.startswith(f"{GRADIENTS}/") else 0
+        return await self._hardware.stores.upload(store, key, data, nbytes)
 
     async def save_state(
         self,

@@ -14,7 +14,7 @@ from spotlight.timings import Timings
 from spotlight.types import Request
 from spotlight_simulation.fake_groups import FakeGroups
 from spotlight_simulation.history import History
-from spotlight_simulation.memory_store import Stores
+from spotlight_simulation.memory_store import Network, Stores
 from spotlight_simulation.numerics import Fingerprints, Numerics
 from spotlight_simulation.virtual_threads import wait_for_the_end
 
@@ -50,10 +50,17 @@ class HardwareTimes:
     train_s: float = 8.0
     train_sample_s: float = 0.0
     """Seconds that training takes for each sample, besides `train_s`."""
+    rows_of_sample: int = 1
+    """Rows that training makes of a sample; no slice is smaller than one of them."""
     train_jitter: float = 0.0
     """Training takes up to this share longer or shorter."""
     publish_s: float = 0.0
-    """Seconds until nodes can pull a weights version; transfers apart."""
+    """Seconds until nodes have a weights version."""
+    lent_bytes: int = 0
+    """What a rank leaves of the weights that it lends; 0: fingerprints have no size to speak of."""
+    gradient_bytes: int = 0
+    """The same of the gradient of a slice."""
+    network: Network = Network()
     boot_s: tuple[float, float] = (0.5, 2.0)
     transfer_s: tuple[float, float] = (0.005, 0.1)
 

@@ -113,14 +113,18 @@ class FakeTrainer:
         if not self._updates:
             return None
         assert self._message is not None
-        order, own = self._order, tuple(self._own)
-        count = max(1, min(order.job.training.slices, len(own)))
-        edges = [place * len(own) // count for place in range(count + 1)]
-        slices = tuple(
-            Slice(place, own[low:high], own[low:high], 0, high - low)
-            for place, (low, high) in enumerate(pairwise(edges))
-        )
+        order = self._order
+        rows = len(self._own) * self._hardware.times.rows_of_sample
+        count = max(1, min(order.job.training.slices, rows))
+        edges = pairwise(place * rows // count for place in range(count + 1))
+        slices = tuple(self._slice(place, *its) for place, its in enumerate(edges))
         return UpdateSlices(self._message.iteration, self._updates[0], order.rank, 1, 1.0, slices)
+
+    def _slice(self, place: int, low: int, high: int) -> Slice:
+        """The one with these rows, which may be only some of those of its samples."""
+        each = self._hardware.times.rows_of_sample
+        samples = tuple(self._own)[low // each : -(-high // each)]
+        return Slice(place, samples, samples, low % each, high - low)
 
     @property
     def updates(self) -> int:
@@ -132,6 +136,11 @@ class FakeTrainer:
     def has_reference(self) -> bool:
         """See `engine.Trainer`."""
         return False
+
+    @property
+    def trains_published(self) -> bool:
+        """See `engine.Trainer`."""
+        return self.update is not None and self._updates[0] == 0
 
     @property
     def next_slice(self) -> int:
@@ -201,11 +210,14 @@ class FakeTrainer:
         self._metrics = update.metrics
 
     def _gradient(self, update: UpdateSlices, place: int) -> str:
-        rows = [self._own[sample].latents for sample in update.slices[place].samples]
-        return fingerprints.gradient(self._current(update), self._weights, rows)
+        its = update.slices[place]
+        rows = [self._own[sample].latents for sample in its.samples]
+        return fingerprints.gradient(self._current(update), self._weights, rows, its)
 
     def _current(self, update: UpdateSlices) -> str:
         """The weights that this update changes."""
+        if self.trains_published:
+            return self._weights
         return fingerprints.fingerprint("before", self._weights, self.updates)
 
     def weights(

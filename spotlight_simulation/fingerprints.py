@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from spotlight.types import Request
+from spotlight.types import Request, Slice
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -74,9 +74,9 @@ def evaluation_weights(weights: str) -> str:
     return fingerprint("average", weights)
 
 
-def gradient(current: str, old: str, latents: Sequence[str]) -> str:
+def gradient(current: str, old: str, latents: Sequence[str], its: Slice) -> str:
     """That of a slice with these samples, of the weights that are trained and that roll out."""
-    return fingerprint("gradient", current, old, tuple(latents))
+    return fingerprint("gradient", current, old, tuple(latents), its.first, its.rows)
 
 
 def trained(weights: str, samples: Sequence[tuple[str, float]], chance: str) -> str:

@@ -17,7 +17,7 @@ import msgspec
 from spotlight.actors.protocol.down import NodeRefused
 from spotlight.actors.protocol.up import NodeReport
 from spotlight.actors.runtime import Message
-from spotlight.record.ledger import Ledger, NodeBill, WorkerTimes
+from spotlight.record.ledger import Ledger, Milliseconds, NodeBill, WorkerTimes
 from spotlight.store.ledger_file import NAME
 from spotlight.store.rollups import FOLDER, read_rollups
 from spotlight_simulation.history import History
@@ -27,6 +27,8 @@ MARK = "every second counts once: "
 WRITTEN_AFTER_S = 12.0
 """What a coordinator was told is in a ledger after so long, unless it is stopped."""
 _EVERYTHING = 1_000_000_000
+_MACHINE = -1
+"""The number of the stretch in which bills have the start of a machine."""
 
 Times = Counter[tuple[str, str, str]]
 """Milliseconds by job, worker and state."""
@@ -43,9 +45,20 @@ class _NodeProcess:
     """The latest that a coordinator has heard of each stretch."""
     written: dict[int, WorkerTimes] = field(default_factory=dict)
     """The latest that a ledger must have."""
+    machine_ms: int = 0
+    """How long its machine had been starting for it."""
     heard_number: int = 0
     """The number of the latest report that was heard."""
     written_number: int = 0
+
+    def said_by(self, report: NodeReport) -> dict[int, WorkerTimes]:
+        """What a report comes to, with the start of the machine, which is paid for as well."""
+        times = {times.number: times for times in report.times}
+        if self.machine_ms:
+            states: Milliseconds = {"starting": self.machine_ms}
+            workers = {worker.worker: states for worker in report.workers}
+            times[_MACHINE] = WorkerTimes(_MACHINE, "", workers)
+        return times
 
     def lasted_ms(self, number: int, now_ms: int) -> int:
         """How long a stretch has lasted until now."""
@@ -78,9 +91,12 @@ class LedgerWatch:
 
     # --- what happens ---
 
-    def begun(self, identity: str) -> None:
-        """A node's process begins."""
-        self._nodes[identity] = _NodeProcess(identity, [(self._now_ms(), "")])
+    def begun(self, identity: str, machine_s: float = 0.0) -> None:
+        """A node's process begins, on a machine that has been starting for so long."""
+        machine_ms = round(1000 * machine_s)
+        self._nodes[identity] = _NodeProcess(
+            identity, [(self._now_ms(), "")], machine_ms=machine_ms
+        )
 
     def works_for(self, identity: str, job: str) -> None:
         """It works for this job from now on, or for none."""
@@ -112,7 +128,7 @@ class LedgerWatch:
         process = self._by_scheduler[f"{report.scheduler.process:x}"]
         if report.number >= process.heard_number:
             process.heard_number = report.number
-            process.heard |= {times.number: times for times in report.times}
+            process.heard |= process.said_by(report)
 
     def answered(self, report: NodeReport, answer: Message) -> None:
         """A coordinator answers it."""
@@ -145,7 +161,7 @@ class LedgerWatch:
             process = self._by_scheduler[f"{report.scheduler.process:x}"]
             if report.number >= process.written_number:
                 process.written_number = report.number
-                process.written |= {times.number: times for times in report.times}
+                process.written |= process.said_by(report)
 
     def _now_ms(self) -> int:
         return round(self._clock() * 1000)
@@ -199,6 +215,9 @@ class LedgerWatch:
             if process is None:
                 if bill.process:
                     yield f"nobody knows the process {bill.process} of a bill of {bill.node}"
+            elif bill.number == _MACHINE and process.machine_ms:
+                if bill.job:
+                    yield f"the start of the machine of {process.identity} is of {bill.job!r}"
             elif not 0 <= bill.number < len(process.jobs):
                 yield f"{process.identity} had no stretch {bill.number}"
             elif bill.job != process.jobs[bill.number][1]:

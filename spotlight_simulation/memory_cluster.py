@@ -30,6 +30,7 @@ from spotlight.actors.worker.worker_actors import start_actors
 from spotlight.actors.worker.worker_state import EXIT_CODE, WorkerContext
 from spotlight.errors import SpotlightError
 from spotlight.permissions import Permissions
+from spotlight.policies.money.prices import Prices
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.runs_folder import RunsFolder
 from spotlight.timings import Timings
@@ -84,6 +85,8 @@ class Cluster:
     """The limits of its coordinators; nodes and workers have those that are shipped."""
     permissions: Permissions = Permissions()
     """What its coordinators let jobs do."""
+    prices: Prices = field(default_factory=Prices)
+    """What its nodes cost."""
 
     def __post_init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -103,6 +106,7 @@ class Cluster:
             reaches=self.reaches,
             reader=lambda: _name_of(current_process()),
             transfer_s=self.times.transfer_s,
+            network=self.times.network,
             missed=lambda reader, key: self.history.add("missed", reader=reader, key=key),
         )
         self.hardware = FakeHardware(
@@ -167,7 +171,13 @@ class Cluster:
             transport = self.network.transport(COORDINATOR, guests=Guests())
             keys = self._keys = await self._key_ring(transport, runs, process.pid)
             coordinator = Coordinator(
-                RunsFolder(runs), rng, open_store, keys, self.timings, permissions=self.permissions
+                RunsFolder(runs),
+                rng,
+                open_store,
+                keys,
+                self.timings,
+                permissions=self.permissions,
+                prices=self.prices,
             )
             system = await self._start_system(process, transport)
             try:
@@ -192,14 +202,22 @@ class Cluster:
         await keys.saved()
         return keys
 
-    async def start_node(self, name: str) -> None:
-        """Start a node, or start it again; its workers follow."""
+    async def start_node(self, name: str, machine_s: float = 0.0) -> None:
+        """Start a node, or start it again; its workers follow. Its machine has been starting for so
+        long, if that was for it."""
         spec, process = self._specs[name], self._add(name)
-        self.ledgers.begun(process.identity)
+        self.ledgers.begun(process.identity, machine_s)
         folder = f"{name} {process.pid}"
         store = self.stores.open(name, folder)
         settings = NodeSettings(
-            name, spec.pool, spec.workers, "simulated", address_of(COORDINATOR), self.folder, 1
+            name,
+            spec.pool,
+            spec.workers,
+            "simulated",
+            address_of(COORDINATOR),
+            self.folder,
+            1,
+            machine_s=machine_s,
         )
 
         async def boot() -> None:

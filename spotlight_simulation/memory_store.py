@@ -7,6 +7,7 @@ dead, stopped or cut off. What the coordinator's store holds outlives the proces
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,21 @@ from spotlight.types import BundleOffer, StoreEndpoint
 _LOOK_AGAIN_S = 0.25
 _GIVE_UP_S = 5.0
 """A connection that does not come about, or falls silent, for so long has failed."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """How fast bytes get from machine to machine; on one they are where they are needed."""
+
+    copy_bytes_per_s: float = math.inf
+    """Of one copy, by itself."""
+    link_bytes_per_s: float = math.inf
+    """Of all copies that a machine sends together, or takes."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether their number counts at all."""
+        return self.copy_bytes_per_s < math.inf or self.link_bytes_per_s < math.inf
 
 
 @dataclass
@@ -42,7 +58,8 @@ class Stores:
     Args:
         reaches: whether bytes get from one process to another, both named, now.
         reader: the process that asks now.
-        transfer_s: least and greatest time that a transfer takes.
+        transfer_s: least and greatest time that a transfer takes, besides that of its bytes.
+        network: how fast bytes travel.
         missed: told the reader and the key when a bundle that was there is not any more.
     """
 
@@ -54,12 +71,16 @@ class Stores:
         reader: Callable[[], str],
         transfer_s: tuple[float, float],
         missed: Callable[[str, str], None],
+        network: Network = Network(),
     ) -> None:
         self._rng = rng
         self._reaches = reaches
         self._reader = reader
         self._transfer_s = transfer_s
         self._missed = missed
+        self._network = network
+        self._free_at: dict[tuple[str, str], float] = {}
+        """When links have sent, or taken, all that was begun, by machine."""
         self._open: dict[tuple[str, int], SimulatedStore] = {}
         self._disks: dict[str, Disk] = {}
         self._ports = 0
@@ -91,14 +112,17 @@ class Stores:
             if offer.key in store.disk.deleted:
                 self._missed(self._reader(), offer.key)
             raise TransferFailed(f"get {offer.key} at {store.process} failed: no such bundle")
+        await self._travel(offer.nbytes, store.process, self._reader())
         return data
 
-    async def upload(self, endpoint: StoreEndpoint, key: str, data: bytes) -> BundleOffer:
-        """As `spotlight.transport.tensors.upload`."""
+    async def upload(
+        self, endpoint: StoreEndpoint, key: str, data: bytes, nbytes: int = 0
+    ) -> BundleOffer:
+        """As `spotlight.transport.tensors.upload`; `nbytes`: what it stands for is so large."""
         store = await self._reach(
             endpoint, f"put {key}", lambda store: store.lets_write(endpoint.token, key)
         )
-        offer = store.put(key, data)
+        offer = store.put(key, data, nbytes)
         if store.shared.may_write(endpoint.token, key):
             read = structs.replace(offer.store, token=store.shared.read_token(key))
             return structs.replace(offer, store=read)
@@ -113,6 +137,17 @@ class Stores:
     def closed(self, endpoint: StoreEndpoint) -> None:
         """A store serves no more."""
         self._open.pop((endpoint.host, endpoint.port), None)
+
+    async def _travel(self, nbytes: int, source: str, destination: str) -> None:
+        """The time of these bytes: as fast as one copy goes, and in its turn on both links."""
+        ends = [("up", _machine(source)), ("down", _machine(destination))]
+        if ends[0][1] == ends[1][1] or not self._network.is_limited:
+            return
+        now = asyncio.get_running_loop().time()
+        began = max(now, *(self._free_at.get(end, now) for end in ends))
+        free_at = began + nbytes / self._network.link_bytes_per_s
+        self._free_at |= dict.fromkeys(ends, free_at)
+        await asyncio.sleep(max(free_at - now, nbytes / self._network.copy_bytes_per_s))
 
     async def _reach(
         self, endpoint: StoreEndpoint, what: str, lets: Callable[[SimulatedStore], bool]
@@ -206,18 +241,18 @@ class SimulatedStore:
             for (_, folders), good in self._tokens.items()
         )
 
-    def put(self, key: str, data: bytes) -> BundleOffer:
-        """Keep a bundle."""
+    def put(self, key: str, data: bytes, nbytes: int = 0) -> BundleOffer:
+        """Keep a bundle; `nbytes`: what it stands for is so large."""
         disk = self.disk
         disk.bundles[key] = data
         disk.peak = max(disk.peak, len(disk.bundles))
-        return BundleOffer(key, len(data), zlib.crc32(data), self.readable(key))
+        return BundleOffer(key, nbytes or len(data), zlib.crc32(data), self.readable(key))
 
     async def copy(
         self, offer: BundleOffer, key: str, *, limit_s: float, base: BundleOffer | None = None
     ) -> BundleOffer:
         """Keep the bundle of another store under a key of ours."""
-        return self.put(key, await self._stores.fetch(offer))
+        return self.put(key, await self._stores.fetch(offer), offer.nbytes)
 
     async def offer(self, key: str) -> BundleOffer:
         """A bundle that somebody has left here, to be fetched."""
@@ -258,6 +293,11 @@ class SimulatedStore:
         """Stop serving; the bundles stay."""
         if self._endpoint is not None:
             self._stores.closed(self._endpoint)
+
+
+def _machine(process: str) -> str:
+    """Workers run on the machine of their node."""
+    return process.partition("/")[0]
 
 
 def _content(path: Path) -> bytes:

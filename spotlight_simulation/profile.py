@@ -11,6 +11,30 @@ from spotlight.errors import UserError
 from spotlight.jobs import JobSpec
 from spotlight.jobs.losses import LOSSES, noised_options, replays
 from spotlight_simulation.fake_hardware import HardwareTimes
+from spotlight_simulation.memory_store import Network
+
+
+class Lending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What spot GPUs that train send and get, of jobs with several slices."""
+
+    source: str
+    """Where the figures are from."""
+    adapter_bytes: int
+    """Bytes of the weights that an update changes; and of the gradient of a slice."""
+    copy_bytes_per_s: float
+    """How fast a rank leaves weights, and one copy comes over the network."""
+    link_bytes_per_s: float
+    """What all copies that a node sends at the same time, or takes, come to together."""
+
+    def __post_init__(self) -> None:
+        for name in ("adapter_bytes", "copy_bytes_per_s", "link_bytes_per_s"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
+
+    @property
+    def copy_s(self) -> float:
+        """Seconds in which weights or a gradient come over a link on which nothing else is."""
+        return self.adapter_bytes / self.copy_bytes_per_s
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,11 +59,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     train_jitter: float
     """Training takes up to this share longer or shorter."""
     publish_s: float
-    """The time from the end of training until nodes can pull the new weights."""
+    """The time from the end of training until nodes have the new weights."""
     load_s: float
     """The time to load the model, or a trainer."""
     score_s: float
     """The time to score a micro-batch."""
+    lending: Lending
 
     def __post_init__(self) -> None:
         for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
@@ -54,15 +79,20 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, and for the rows that it makes of a
         sample. A denoising step takes the same, whatever it is for."""
+        rows = _rows_of_a_sample(job)
         step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
         return HardwareTimes(
             step_s=step_s * job.sampler.micro_batch,
             score_s=self.score_s,
             load_s=self.load_s,
             train_s=0.0,
-            train_sample_s=self.train_s / self.rows * _rows_of_a_sample(job),
+            train_sample_s=self.train_s / self.rows * rows,
+            rows_of_sample=rows,
             train_jitter=self.train_jitter,
             publish_s=self.publish_s,
+            lent_bytes=self.lending.adapter_bytes // job.training.ranks,
+            gradient_bytes=self.lending.adapter_bytes,
+            network=Network(self.lending.copy_bytes_per_s, self.lending.link_bytes_per_s),
         )
 
 

@@ -9,6 +9,7 @@
 - `pools`: with spot pools of 4 and 16 GPUs.
 - `tuning`: the trials of settings on seed 0, which no other part uses.
 - `staleness`: does the ranking of seeds survive updates, on tasks whose prompts are alike?
+- `half-way`: do predicted clean images foretell rewards, on samples of 20 steps?
 - `two-core`: time to target by the wall clock, as real processes, with exploration and without.
 - `planner`: `benchmarks.exploration_planner`.
 
@@ -35,6 +36,7 @@ from typing import Any
 from benchmarks.exploration import cases, comparison, ladder
 from benchmarks.exploration.cases import PROFILES, SIMULATED, Case
 from benchmarks.exploration.costs import dollars
+from benchmarks.exploration.half_way import half_way
 from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.plots import draw
 from benchmarks.exploration.processes import make_units
@@ -56,8 +58,8 @@ from spotlight.errors import JobError, UserError
 from spotlight_simulation.profile import load_profile
 
 ON_TESTBED = ("testbed", "ladder", "noise", "pools", "tuning")
-PARTS = (*ON_TESTBED, "staleness", "two-core", "planner")
-_QUICK_PARTS = ("testbed", "noise", "staleness", "two-core", "planner")
+PARTS = (*ON_TESTBED, "staleness", "half-way", "two-core", "planner")
+_QUICK_PARTS = ("testbed", "noise", "staleness", "half-way", "two-core", "planner")
 _QUICK_RIVALS = (REFERENCE, OURS, "data-parallel")
 """One of each kind: with spot rollouts, with exploration, and with as many ranks as GPUs."""
 
@@ -119,6 +121,7 @@ def _measure(options: argparse.Namespace) -> dict[str, Any]:
     alike = [task for task in tasks if task in TASKS and task not in MIXED_TASKS]
     others: dict[str, Callable[[], dict[str, Any]]] = {
         "staleness": lambda: staleness(options.runs, alike, seeds, quick=options.quick),
+        "half-way": lambda: half_way(quick=options.quick),
         "two-core": lambda: two_core(options.runs, seeds, quick=options.quick),
         "planner": lambda: _planner(options.quick),
     }

@@ -17,6 +17,8 @@ from benchmarks.time_to_target import LEVELS
 from spotlight.errors import UserError
 
 Figures = Mapping[str, Any]
+Table = Callable[..., Iterable[Sequence[str]]]
+"""The rows of a table, made of figures and of the words after its name."""
 
 NOT_MEASURED = "not measured"
 _CLAIMS = {
@@ -59,13 +61,18 @@ class UnknownTable(UserError):
 
 def rendered(text: str, figures: Figures) -> str:
     """The same text with all its tables made anew. Raises `UnknownTable`."""
+    return rendered_with(TABLES, text, figures)
+
+
+def rendered_with(tables: Mapping[str, Table], text: str, figures: Figures) -> str:
+    """The same with other tables than those of `TABLES`."""
 
     def table(found: re.Match[str]) -> str:
         name, *arguments = found[2].split()
-        if name not in TABLES:
-            raise UnknownTable(f"there is no table {name!r}; there are {', '.join(TABLES)}")
+        if name not in tables:
+            raise UnknownTable(f"there is no table {name!r}; there are {', '.join(tables)}")
         try:
-            lines = [f"| {' | '.join(row)} |\n" for row in TABLES[name](figures, *arguments)]
+            lines = [f"| {' | '.join(row)} |\n" for row in tables[name](figures, *arguments)]
         except KeyError as error:
             raise UnknownTable(
                 f"table {found[2]!r}: there is no figure {error}; ask for the part that has it"
@@ -215,7 +222,7 @@ def _rungs(figures: Figures, task: str) -> Iterable[Sequence[str]]:
             yield rung.title, *(_with_seeds(row["ours_over_it"] if row else None) for row in rows)
 
 
-TABLES: dict[str, Callable[..., Iterable[Sequence[str]]]] = {
+TABLES: dict[str, Table] = {
     "headlines": _headlines,
     "speedups": _speedups,
     "dollars": _dollars,

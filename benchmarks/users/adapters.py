@@ -24,10 +24,11 @@ from spotlight.diffusion.model import DiffusionModel
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.export import export_checkpoint
+from spotlight.types import COMFYUI_FILE
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 FAMILIES = ("qwen-image", "sd3", "flux", "wan")
-_FOR_DIFFUSERS, _FOR_PEFT = "for-diffusers", "for-peft"
+_FOR_DIFFUSERS, _FOR_PEFT, _FOR_COMFYUI = "for-diffusers", "for-peft", "for-comfyui"
 _MOST = 1e-5
 
 
@@ -51,6 +52,7 @@ class Exported:
         save_checkpoint(saved, {f"ema/{name}": it for name, it in adapters.items()}, {})
         export_checkpoint(spec, saved, folder / _FOR_DIFFUSERS)
         export_checkpoint(spec, saved, folder / _FOR_PEFT, format="peft")
+        export_checkpoint(spec, saved, folder / _FOR_COMFYUI, format="comfyui")
 
     @property
     def tensors(self) -> dict[str, Tensor]:
@@ -106,11 +108,32 @@ def _read_by_product(exported: Exported) -> Any:
     return transformer
 
 
+def _read_as_comfyui(exported: Exported) -> Any:
+    """Names that are not those of diffusers are left to its own converters of ComfyUI's. Else what
+    ComfyUI does: `alpha / rank * B A`."""
+    file = exported.folder / _FOR_COMFYUI / COMFYUI_FILE
+    tensors = load_file(file)
+    if any(name.startswith("diffusion_model.") for name in tensors):
+        pipeline = exported.pipeline()
+        pipeline.load_lora_weights(file.parent, weight_name=file.name)
+        return pipeline.transformer.eval()
+    transformer = exported.bare()
+    modules = [name.removesuffix(".alpha") for name in tensors if name.endswith(".alpha")]
+    require(len(tensors) == 3 * len(modules) > 0, sorted(tensors))
+    for module in modules:
+        down, up = (tensors[f"{module}.lora_{each}.weight"] for each in "AB")
+        strength = tensors[f"{module}.alpha"].item() / len(down)
+        weight = transformer.get_parameter(f"{module.removeprefix('transformer.')}.weight")
+        weight.data += strength * up @ down
+    return transformer
+
+
 PRODUCT = "a plain product W + B A"
 READERS: dict[str, Callable[[Exported], Any]] = {
     "diffusers' load_lora_weights": _read_by_pipeline,
     "diffusers' load_lora_adapter, from tensors alone": _read_by_transformer,
     "peft": _read_by_peft,
+    "ComfyUI's names and alphas": _read_as_comfyui,
     PRODUCT: _read_by_product,
 }
 """Each gives the transformer that computes with the adapter."""

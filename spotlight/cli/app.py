@@ -23,20 +23,22 @@ from spotlight.cli.lines import one_line
 from spotlight.cli.live_page import CommandWithPage
 from spotlight.cli.on_this_machine import chaos, init, plan, restore, run
 from spotlight.cli.options import VersionOption
+from spotlight.cli.replaying import replay
 from spotlight.cli.serve_reward import serve_reward
 from spotlight.cli.sweeping import sweep
+from spotlight.cli.try_reward import try_reward
 from spotlight.cli.watching import logs, watch
 from spotlight.errors import UserError
 from spotlight.process_start import outlive_notices, standard_streams
 
 _PANELS = {
-    "Begin, on this machine": (init, plan, run, restore),
+    "Begin, on this machine": (init, plan, try_reward, run, restore),
     "Jobs of a coordinator": (submit, resume, sweep, list_jobs, status, watch, logs, cancel),
     "Results": (dashboard, report, compare, fork, export),
     "Nodes and people of a coordinator": (nodes, drain, undrain, preempt, revoke),
-    "Other": (doctor, serve_reward, chaos, version),
+    "Other": (doctor, serve_reward, replay, chaos, version),
 }
-_NAMES = {"list_jobs": "list"}
+_NAMES = {"list_jobs": "list", "try_reward": "try-reward"}
 """Names of commands that are not those of their functions."""
 _CLASSES = {"run": CommandWithPage}
 """Classes of commands whose arguments are not read in the usual way."""

@@ -273,7 +273,7 @@ def _make_folder(option: str, folder: Path) -> None:
 
 
 def _data_port(data: Listening, *, plain: bool, ucx: bool = False) -> DataPort:
-    from spotlight.preflight.checks import require_packages
+    from spotlight.preflight.packages import require_packages
     from spotlight.timings import Timings
     from spotlight.transport.tensors import DataPort
     from spotlight.transport.tensors.certificates import new_certificate
@@ -367,7 +367,8 @@ def _node(
 
 def _require_node(name: str, workers: int) -> None:
     from spotlight.jobs import MOST_WORKERS_OF_NODE
-    from spotlight.preflight.checks import WORKER_MODULES, require_packages
+    from spotlight.preflight.checks import WORKER_MODULES
+    from spotlight.preflight.packages import require_packages
     from spotlight.types import NAME_OF_NODE
 
     if not re.fullmatch(NAME_OF_NODE, name):

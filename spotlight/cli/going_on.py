@@ -101,19 +101,31 @@ def export(
     format: Annotated[
         ExportFormat,
         typer.Option(
-            help="Who loads it: diffusers, (adapters only) peft, or as a whole pipeline both"
-            " diffusers and `model.checkpoint` of a job."
+            help="Who loads it: diffusers, (adapters only) peft or comfyui, or as a whole pipeline"
+            " both diffusers and `model.checkpoint` of a job."
         ),
     ] = "diffusers",
     to: Annotated[Path | None, typer.Option(help="A new folder; default RUN/exports/....")] = None,
+    push_to_hub: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ORGANISATION/NAME",
+            help="Bring it to a repository of the Hugging Face hub too, a private one if it is"
+            " new; needs a token that may write (`hf auth login`, or HF_TOKEN).",
+        ),
+    ] = None,
 ) -> None:
-    """Write the weights of a run in a format that others load."""
+    """Write the weights of a run, with a model card, in a format that others load."""
     from spotlight.cli.processes import run_in_process
+    from spotlight.exports.hub import push, require_pushable
     from spotlight.exports.plan import plan_export
-    from spotlight.preflight.checks import WORKER_MODULES, require_packages
+    from spotlight.preflight.checks import WORKER_MODULES
+    from spotlight.preflight.packages import require_packages
     from spotlight.running.run_names import find_run
 
     folder = find_run(run) or Path(run)
+    if push_to_hub is not None:
+        require_pushable(push_to_hub)
     plan = plan_export(
         folder.resolve(), weights=weights, format=format, folder=to.resolve() if to else None
     )
@@ -123,3 +135,5 @@ def export(
         raise typer.Exit(code)
     score = "" if plan.score is None else f", validation {plan.score:.3f}"
     typer.echo(f"weights after {plan.iteration} iterations{score}: {plan.folder}")
+    if push_to_hub is not None:
+        typer.echo(f"pushed to {push(Path(plan.folder), push_to_hub)}")

@@ -12,13 +12,17 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spotlight.cli.tables import pairs
-from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec
+from spotlight.diffusion.activations import FLOAT32
+from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec, RewardSpec
+from spotlight.jobs.clip_rewards import ClipSpec
 from spotlight.jobs.losses import loss_title
 from spotlight.jobs.prices import prices_of
 from spotlight.policies.money.prices import Prices
 from spotlight.policies.money.words import money
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
+from spotlight.preflight.memory import trained_guidance
+from spotlight.preflight.scorers import scorer_parameters
 from spotlight.report.formatting import count
 from spotlight.types import Pool
 
@@ -42,9 +46,10 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, s
         ("model", _model(job, checkpoint)),
         ("images", _images(job, checkpoint)),
         ("sampler", _sampler(job, checkpoint)),
+        ("rewards", "; ".join(map(_reward, job.measured_rewards))),
         ("prompts", _prompts(files)),
         ("iterations", _iterations(job)),
-        ("training", _training(job)),
+        ("training", _training(job, checkpoint)),
         ("exploration", _exploration(job)),
         ("validation", _validation(job, files)),
         ("processes", _processes(job)),
@@ -60,6 +65,8 @@ def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
         if job.model.tuning == "full"
         else f"{amount(checkpoint.trainable)} trained in adapters of rank {job.model.lora.rank}"
     )
+    if job.model.quantize != "none":
+        trained += f" beside {job.model.quantize} weights"
     begins = f", beginning with {job.model.start}" if job.model.start else ""
     return (
         f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters, {trained};"
@@ -107,6 +114,22 @@ def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     return checkpoint.degrees(workers, _tokens(job, checkpoint))[-1]
 
 
+def _reward(reward: RewardSpec) -> str:
+    """Where its scorer computes, and how much memory it needs, as far as that is known."""
+    if parameters := scorer_parameters(reward):
+        device = (reward.clip or ClipSpec()).device
+        shared = "the accelerator, which denoises too" if device == "accelerator" else "the CPU"
+        where = f"in every worker on {shared}, {amount(FLOAT32 * parameters)}B"
+    elif endpoint := reward.http or reward.judge:
+        where = f"on {':'.join(map(str, endpoint.place))}"
+    elif reward.kind == "python":
+        where = "in every worker, where its code computes"
+    else:
+        where = "in every worker on the CPU"
+    groups = ", a prompt group at a time" if reward.groupwise else ""
+    return f"{reward.name} {where}{groups}"
+
+
 def _prompts(files: JobFiles) -> str:
     train, validation = len(files.train.items), len(files.validation.items)
     return f"{train:,} to train on, {validation:,} to validate on"
@@ -120,13 +143,17 @@ def _iterations(job: JobSpec) -> str:
     )
 
 
-def _training(job: JobSpec) -> str:
-    training = job.training
+def _training(job: JobSpec, checkpoint: CheckpointInfo) -> str:
+    training, guidance = job.training, trained_guidance(job, checkpoint)
     updates = count(training.updates_per_iteration, "update")
-    return (
-        f"{loss_title(training.loss)}, {updates} an iteration "
-        f"at learning rate {training.learning_rate:g}, on {count(training.ranks, 'worker')}"
-    )
+    said = [
+        loss_title(training.loss),
+        f"{updates} an iteration at learning rate {training.learning_rate:g}",
+        f"on {count(training.ranks, 'worker')}",
+    ]
+    if guidance != job.sampler.guidance:
+        said.append(f"guidance {guidance:g}" if guidance > 1 else "without guidance")
+    return ", ".join(said)
 
 
 def _exploration(job: JobSpec) -> str:

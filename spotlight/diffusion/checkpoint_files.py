@@ -133,6 +133,12 @@ def _no_weights(folder: Path, stem: str) -> CheckpointError:
             "holds pickled weights, which could run code and are never loaded; save the part again"
             " with `save_pretrained`, which writes *.safetensors",
         )
+    if any(folder.glob("*.gguf")):
+        return wrong(
+            folder,
+            "holds a GGUF file, which is not read; give the weights as safetensors in bfloat16,"
+            " float16 or float32 (`model.quantize` keeps those in 8 or 4 bits)",
+        )
     return wrong(folder, "holds no weights (*.safetensors); copy the whole checkpoint")
 
 
@@ -144,7 +150,8 @@ def _read_headers(folder: Path, paths: list[Path], variant: str | None) -> Weigh
                 raise wrong(
                     path,
                     f"holds {shown(name)} in {shown(tensor.dtype)}: quantised weights, whose"
-                    " scales would be ignored; give them in bfloat16, float16 or float32",
+                    " scales would be ignored; give them in bfloat16, float16 or float32"
+                    " (`model.quantize` keeps those in 8 or 4 bits)",
                 )
             shapes[name], files[name] = tensor.shape, path
         if len(shapes) > _MOST_TENSORS:

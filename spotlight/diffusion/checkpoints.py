@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any
 
 import diffusers
+import msgspec
 import torch
 from torch import Tensor
 
@@ -32,6 +33,7 @@ from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel, trainable_state
 from spotlight.diffusion.images import ImageCodec, PixelCodec, VaeCodec
 from spotlight.diffusion.model import DiffusionModel
+from spotlight.diffusion.quantisation import quantisation
 from spotlight.diffusion.text import FamilyTextEncoder, TextEncoder, TokenTextEncoder
 from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
@@ -111,6 +113,7 @@ def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
     """What is trainable of a job's model on `device`, as it is before any training; on the CPU, and
     without loading anything else. Raises as `load_model`.
     """
+    spec = msgspec.structs.replace(spec, quantize="none")  # adapters do not depend on it
     family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     cpu, dtype = torch.device("cpu"), _dtype_on(device)
     return trainable_state(_load_transformer(spec, family, folder.path, cpu, dtype))
@@ -133,7 +136,10 @@ def _load_transformer(
 ) -> Any:
     """With its adapters, if the job tunes adapters."""
     kind = getattr(diffusers, family.transformer)
-    transformer = load_weights(kind, path, "transformer", device=device, torch_dtype=dtype)
+    options = quantisation(spec.quantize, device, dtype)
+    transformer = load_weights(
+        kind, path, "transformer", device=device, torch_dtype=dtype, **options
+    )
     if spec.tuning == "lora":
         add_adapters(transformer, spec.lora, family.targets(spec.lora))
     _choose_attention(transformer, spec.attention)

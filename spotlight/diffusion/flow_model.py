@@ -65,6 +65,11 @@ class FlowModel:
         device: torch.device = next(self.transformer.parameters()).device
         return device
 
+    @property
+    def embeds_guidance(self) -> bool:
+        """As its family knows by its configuration."""
+        return self._family.embeds_guidance(self.transformer)
+
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:
         """(tokens, channels) of packed latents; raises `JobError` naming the size that does not
         fit.
@@ -104,7 +109,7 @@ class FlowModel:
             return self._family.velocity(self.transformer, given).float()
 
         positive = predict(conditioning)
-        if guidance == 1.0 or self._family.embeds_guidance(self.transformer):
+        if guidance == 1.0 or self.embeds_guidance:
             return positive
         negative = conditioning.negative
         if negative is None:

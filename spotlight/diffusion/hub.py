@@ -95,6 +95,20 @@ def _checksum(file: Any) -> str:
     return str(file.blob_id if file.lfs is None else file.lfs.sha256)
 
 
+def require_shown(name: HubName) -> None:
+    """Raise `CheckpointError` unless a model of the hub, in whatever layout, is in this machine's
+    cache, or the hub shows it to this user. Raises `MissingDependency`, too."""
+    with _errors_of(name):
+        from huggingface_hub import HfApi, try_to_load_from_cache
+
+        known = try_to_load_from_cache(name.repository, "config.json", revision=name.revision)
+        if isinstance(known, str):
+            return
+        if is_offline():
+            raise _forbidden(name)
+        HfApi().model_info(name.repository, revision=name.revision, timeout=_ASK_LIMIT_S)
+
+
 def folder_of(name: HubName) -> CheckpointFolder:
     """Where the files of a checkpoint go that come from other machines."""
     from huggingface_hub import constants

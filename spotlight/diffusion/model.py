@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 NEGATIVE = "negative "
-"""With which the names of tensors begin that a prompt is guided against."""
+"""Names of tensors begin with this where a prompt is guided against them."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,11 @@ class DiffusionModel(Protocol):
     @property
     def device(self) -> torch.device:
         """Where forward passes run."""
+        ...
+
+    @property
+    def embeds_guidance(self) -> bool:
+        """Whether guidance is an input of the transformer, and takes no second pass."""
         ...
 
     def latent_shape(self, height: int, width: int, frames: int = 1) -> tuple[int, int]:

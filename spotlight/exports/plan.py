@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from spotlight.errors import RunFolderError, UserError
-from spotlight.jobs import ModelSpec
+from spotlight.assets import read_prompts
+from spotlight.errors import RunFolderError, UnreadableFile, UserError
+from spotlight.exports.card import NAME as CARD
+from spotlight.exports.card import CardFacts, model_card
+from spotlight.files import MEBIBYTE, read_text
+from spotlight.jobs import JobSpec, ModelSpec
+from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.policies.checkpoint_retention import best_version, checks_of, scores_of
 from spotlight.store.run_folder import (
     checkpoint_path,
@@ -17,7 +23,7 @@ from spotlight.store.run_folder import (
     saved_iterations,
     validations_of,
 )
-from spotlight.types import ExportedWeights, ExportFormat
+from spotlight.types import ADAPTER_FORMATS, ExportedWeights, ExportFormat
 
 
 class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +43,8 @@ class ExportPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Iterations that the weights were trained."""
     score: float | None
     """Validation score of the average; None if this iteration was not validated."""
+    card: str
+    """The model card, as Markdown."""
 
 
 def plan_export(
@@ -49,16 +57,17 @@ def plan_export(
         weights: `best` is the average with the best validation score, of the checkpoints that are
             there, and `checked` the one that is best by the rewards that nobody trains on; `ema` is
             the average, and `newest` the trained weights, of the newest checkpoint.
-        format: `diffusers`, or `peft` for adapters.
+        format: for whom; `peft` and `comfyui` take only adapters.
         folder: new or empty; by default one in the run folder's `exports/`.
 
     Raises `RunFolderError`, or `UserError` naming the option that does not fit.
     """
-    model = read_config(run).model
-    if format == "peft" and model.tuning != "lora":
+    job = read_config(run)
+    model = job.model
+    if format in ADAPTER_FORMATS and model.tuning != "lora":
         raise UserError(
-            "--format peft: this job trains all weights, but peft reads only adapters"
-            " (`model.tuning: lora`); use `--format diffusers`"
+            f"--format {format}: this job trains all weights, but {format} reads only adapters"
+            " (`model.tuning: lora`) here; use `--format diffusers`"
         )
     saved, validations = saved_iterations(run), validations_of(run)
     if not saved:
@@ -83,7 +92,35 @@ def plan_export(
         folder=str(folder),
         iteration=iteration,
         score=None if weights == "newest" else scores_of(validations).get(iteration),
+        card=model_card(
+            job,
+            CardFacts(
+                format=format,
+                iteration=iteration,
+                validations=validations,
+                prompts=_prompts(job),
+                licence=_licence(model.checkpoint),
+            ),
+        ),
     )
+
+
+def _prompts(job: JobSpec) -> list[str]:
+    """The validation prompts, if their file is still there."""
+    with suppress(UserError):
+        return read_prompts(job.prompts.validation)
+    return []
+
+
+def _licence(checkpoint: str) -> str | None:
+    """What the card of a checkpoint calls its licence, if it is a folder with a card."""
+    with suppress(UnreadableFile, PlainYAMLError):
+        text = read_text(Path(checkpoint) / CARD, most=MEBIBYTE)
+        _, head, _ = text.split("---\n", 2) if text.startswith("---\n") else ("", "", "")
+        said = read_yaml(head)
+        licence = said.get("license") if isinstance(said, dict) else None
+        return licence if isinstance(licence, str) else None
+    return None
 
 
 def _best(saved: Sequence[int], by: Mapping[int, float], problem: str) -> int:

@@ -13,6 +13,7 @@ import msgspec
 
 from spotlight.actors.runtime.launcher import die_with_parent
 from spotlight.errors import UserError
+from spotlight.exports.card import NAME as CARD
 from spotlight.exports.plan import ExportPlan
 from spotlight.process_start import standard_streams
 from spotlight.training.export import export_checkpoint
@@ -34,6 +35,7 @@ def main() -> None:
                 role=plan.role,
                 format=plan.format,
             )
+            (Path(plan.folder) / CARD).write_text(plan.card, encoding="utf-8")
         except UserError as error:
             sys.stderr.write(f"spotlight: {error}\n")
             sys.exit(error.exit_code)

@@ -4,9 +4,11 @@ from spotlight.jobs.fields import MOST_WORKERS_OF_NODE
 from spotlight.jobs.loading import (
     LARGEST_JOB_FILE,
     job_from_data,
+    job_of_run,
     job_to_yaml,
     load_job,
     parse_job,
+    parse_job_of_run,
     work_from_data,
 )
 from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
@@ -46,8 +48,10 @@ __all__ = [
     "WindowSpec",
     "WorkSpec",
     "job_from_data",
+    "job_of_run",
     "job_to_yaml",
     "load_job",
     "parse_job",
+    "parse_job_of_run",
     "work_from_data",
 ]

@@ -70,6 +70,20 @@ FORMER: Mapping[str, Former] = {
 """The former fields by path; an item of a list has none. A row is never removed: run folders live
 for years."""
 
+LATER: Mapping[str, str] = {"training.guidance": "sampler.guidance"}
+"""Fields by path that a run of an earlier version had not, and whose default means another thing
+than what it did: each with the path of the field that decided it. A run keeps to it."""
+
+
+def as_meant(data: Mapping[str, Any], later: Mapping[str, str] = LATER) -> dict[str, Any]:
+    """The plain data of a run's job with what they meant where they lack a field; `data` stays as
+    it is. A run's own files say every field that its version had."""
+    result = copy.deepcopy(dict(data))
+    for path, decided in later.items():
+        if _holds(result, decided) and not _holds(result, path):
+            _put(result, decided, path, _get(result, decided, None))
+    return result
+
 
 def brought_up(data: Mapping[str, Any], former: Mapping[str, Former] = FORMER) -> dict[str, Any]:
     """A job's plain data without the fields of earlier versions; `data` stays as it is.

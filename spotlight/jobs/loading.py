@@ -13,7 +13,7 @@ import yaml
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, path_problem, read_text
 from spotlight.jobs.changes import changed
-from spotlight.jobs.former_fields import FORMER, brought_up
+from spotlight.jobs.former_fields import FORMER, as_meant, brought_up
 from spotlight.jobs.hub_names import HUB
 from spotlight.jobs.losses import LOSSES
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
@@ -54,6 +54,17 @@ def parse_job(
     see `changed`.
     """
     return job_from_data(_data(text, source, changes), base=base)
+
+
+def job_of_run(data: dict[str, Any]) -> JobSpec:
+    """The job that a run was made with, perhaps of an earlier version, which it keeps to; raises
+    `JobError`."""
+    return job_from_data(as_meant(data))
+
+
+def parse_job_of_run(text: str, *, source: str) -> JobSpec:
+    """The same from a run folder's `config.yaml`; raises `JobError`."""
+    return job_of_run(_data(text, source, ()))
 
 
 def _data(text: str, source: str, changes: Sequence[str]) -> dict[str, Any]:
@@ -163,6 +174,14 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
         return tuple(with_file(f"{field}[{index}]", reward) for index, reward in enumerate(rewards))
 
     def with_file(field: str, reward: RewardSpec) -> RewardSpec:
+        if reward.clip is not None:
+            named = {
+                name: absolute(f"{field}.clip.{name}", value)
+                for name in ("checkpoint", "processor")
+                if (value := getattr(reward.clip, name))
+            }
+            clip = msgspec.structs.replace(reward.clip, **named)
+            return msgspec.structs.replace(reward, clip=clip)
         endpoint = reward.http or reward.judge
         if endpoint is None or endpoint.authorization_file is None:
             return reward

@@ -223,6 +223,20 @@ def replays(samplers: Collection[str]) -> bool:
     return "ode" not in samplers
 
 
+def training_guidance(
+    training: TrainingSpec,
+    sampler: SamplerSpec,
+    samplers: Collection[str],
+    *,
+    embedded: bool,
+) -> float:
+    """The guidance scale of training's forward passes, for a loss that fits these `samplers`, and
+    a transformer that may have guidance `embedded`, as an input."""
+    if training.guidance is not None:
+        return training.guidance
+    return sampler.guidance if replays(samplers) or embedded else 1.0
+
+
 def misfit(
     name: str, samplers: Collection[str], sampler: SamplerSpec, training: TrainingSpec
 ) -> tuple[str, str] | None:
@@ -235,6 +249,13 @@ def misfit(
         )
     if not replays(samplers):
         return None
+    if training.guidance not in (None, sampler.guidance):
+        return (
+            "training.guidance",
+            f"must be {sampler.guidance:g} as `sampler.guidance`, or absent, with {name}, not"
+            f" {training.guidance:g}: it compares the likelihood of the very steps that were"
+            " sampled; `diffusion_nft` and `awm` can train without the guidance of rollouts",
+        )
     if sampler.noise_level <= 0:
         return (
             "sampler.noise_level",

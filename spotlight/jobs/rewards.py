@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.fields import (
     LARGEST_REWARD,
     LONGEST_SCORING_S,
@@ -23,7 +24,19 @@ from spotlight.jobs.fields import (
 )
 from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
 
-RewardKind = Literal["ocr", "compositional", "http", "judge", "python"]
+RewardKind = Literal[
+    "ocr",
+    "compositional",
+    "clip",
+    "pickscore",
+    "hpsv2",
+    "aesthetic",
+    "http",
+    "judge",
+    "python",
+]
+_ANY_SHARE = (0.0, 1.0)
+"""The range of a reward that says nothing of it."""
 GROUP = "spotlight.rewards"
 """Entry points by which a package offers scorers."""
 
@@ -34,15 +47,24 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     kind: RewardKind = "ocr"
     """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
     prompt; `compositional` checks number, colour and position of circles, squares and triangles;
-    `http` asks a server; `judge` asks a vision-language model; `python` is a class of your own."""
+    `clip`, `pickscore`, `hpsv2` and `aesthetic` are models of how well images fit their prompts, or
+    please; `http` asks a server; `judge` asks a vision-language model; `python` is a function or a
+    class of your own."""
     name: str = ""
     """Names the reward in metrics and reports; the kind when absent."""
     weight: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] = 1.0
     """Weight of the reward among several; with 0 it is only measured."""
-    range: tuple[float, float] | None = (0.0, 1.0)
+    weight_by_tag: Mapping[
+        str, Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)]
+    ] = {}
+    """The weight that advantages have instead for prompts with a `tag` in their metadata, by the
+    tag. Whatever is shown, and the choice of seeds, goes by `weight`. It is for rewards that matter
+    to some kinds of prompts, such as one for text, or for kinds that are to be learnt faster."""
+    range: tuple[float, float] | None = _ANY_SHARE
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
     outside counts as a failure of the scorer. It is for scorers whose rewards lie elsewhere than
-    between 0 and 1."""
+    between 0 and 1; `clip`, `pickscore`, `hpsv2` and `aesthetic` have ranges of their own instead
+    of that."""
     noisy: bool = False
     """Whether the scorer may give the same image another reward the next time. Where chosen
     previews are trained on, such a reward is drawn twice: once to choose by, once to train on. It
@@ -54,12 +76,18 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     """The server of `kind: http`."""
     judge: JudgeSpec | None = None
     """The model of `kind: judge`."""
+    clip: ClipSpec | None = None
+    """The weights of `clip`, `pickscore`, `hpsv2` or `aesthetic`; the published ones by default."""
     python: str = ""
-    """The class of `kind: python`: `package.module:Class`, or the name of an entry point of the
-    group `spotlight.rewards`. It must be importable on every machine that scores, and its package
-    must be allowed there (`--allow-code`)."""
+    """The function or class of `kind: python`: `package.module:function`, `package.module:Class`,
+    or the name of an entry point of the group `spotlight.rewards`. It must be importable on every
+    machine that scores, and its package must be allowed there (`--allow-code`)."""
     options: Mapping[str, Any] = {}
-    """Keyword arguments of that class."""
+    """Keyword arguments of that function or class."""
+    groupwise: bool = False
+    """Whether `kind: python` scores all images of a prompt group in one call, and so can compare
+    them. It is for judges of pairs, and for diversity; one worker is sent all images of a group for
+    it."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "name", self.name or self.kind)
@@ -67,6 +95,15 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", self.name) is not None,
             "name",
             "use letters, digits, `_` and `-` only, 32 characters at most",
+        )
+        published = PUBLISHED.get(self.kind)
+        if published is not None and self.range == _ANY_SHARE:
+            msgspec.structs.force_setattr(self, "range", published.range)
+        require(
+            published is not None or self.clip is None,
+            "clip",
+            f"belongs to {', '.join(f'`{kind}`' for kind in PUBLISHED)}, but this reward's kind is"
+            f" `{self.kind}`; remove it",
         )
         if self.range is not None:
             low, high = self.range
@@ -95,6 +132,11 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             " grade",
         )
         require(
+            self.kind == "python" or not self.groupwise,
+            "groupwise",
+            f"belongs to `kind: python`, but this reward's kind is `{self.kind}`; remove it",
+        )
+        require(
             self.kind == "python" or not self.options,
             "options",
             f"belong to `kind: python`, but this reward's kind is `{self.kind}`; remove them",
@@ -103,8 +145,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             not self.python
             or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w][\w.-]*", self.python) is not None,
             "python",
-            "must be `package.module:Class`, or the name of an entry point of the group"
-            " `spotlight.rewards`",
+            "must be `package.module:function`, `package.module:Class`, or the name of an entry"
+            " point of the group `spotlight.rewards`",
         )
 
     @property
@@ -123,7 +165,7 @@ class RewardSpec(Section, frozen=True, kw_only=True):
 
 
 def scorer_target(name: str) -> str | None:
-    """`module:Class` of a scorer of the user's own by the name that a job gives it; None when there
+    """`module:name` of a scorer of the user's own by the name that a job gives it; None when there
     is none."""
     if ":" in name:
         return name

@@ -30,6 +30,7 @@ from spotlight.jobs.fields import (
 )
 from spotlight.jobs.hub_names import HUB, HubName
 from spotlight.jobs.rewards import RewardSpec
+from spotlight.types import Quantize
 
 
 class LoraSpec(Section, frozen=True, kw_only=True):
@@ -65,6 +66,11 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """Train all weights of the transformer, or only low-rank adapters."""
     lora: LoraSpec = LoraSpec()
     """The adapters; unused by `full`."""
+    quantize: Quantize = "none"
+    """How the weights of the transformer that are not trained are kept on the accelerator: as they
+    compute, in 8 bits (`fp8`, by torchao), or in 4 bits (`nf4`, by bitsandbytes, which needs a
+    GPU). They are quantised while they are loaded, and rollouts have them like training. Only with
+    `tuning: lora`. It is for transformers that are too large for the accelerator."""
     attention: Literal["native", "flash", "flash_varlen"] = "native"
     """The attention kernels, in rollouts and in training alike: those that torch chooses, or those
     of the package flash-attn, which only a GPU has. `flash` takes no mask, as Qwen-Image needs one;
@@ -85,6 +91,19 @@ class ModelSpec(Section, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_path("checkpoint", self.checkpoint)
+        require(
+            not self.checkpoint.lower().endswith(".gguf"),
+            "checkpoint",
+            "is a GGUF file, which is not read: whoever trains must know how every number is"
+            " kept; name the checkpoint in diffusers layout, and `model.quantize` keeps it in 8 or"
+            " 4 bits",
+        )
+        require(
+            self.quantize == "none" or self.tuning == "lora",
+            "quantize",
+            f"must be `none`, not `{self.quantize}`, with `model.tuning: full`: weights that are"
+            " trained cannot be quantised; use `model.tuning: lora`",
+        )
         if self.start:
             require_path("start", self.start)
         require(

@@ -258,6 +258,30 @@ class JobSpec(Section, frozen=True, kw_only=True):
         require_rewards("rewards", self.rewards)
         trained = [reward.name for reward in self.rewards]
         require_rewards("validation.rewards", self.validation.rewards, trained)
+        self._require_groups()
+
+    def _require_groups(self) -> None:
+        """A reward that compares images needs some, at whatever it scores."""
+        compared = next((reward.name for reward in self.measured_rewards if reward.groupwise), "")
+        require(
+            not compared or self.validation.seeds > 1,
+            "validation.seeds",
+            f"must be at least 2: `{compared}` compares the images of a prompt",
+        )
+        if not self.compares:
+            return
+        require(
+            self.exploration.mode != "bandit",
+            "exploration.mode",
+            f"must be `uniform`, `random` or `none` with `{compared}`, which compares previews of a"
+            " prompt: a bandit asks for one at a time",
+        )
+        require(
+            not self.trains_on_previews,
+            "exploration.reuse",
+            f"must be false, with `weights: previous` and `finish: newest`: `{compared}` compares"
+            " previews with others than the kept ones, so these rewards cannot be trained on",
+        )
 
     @property
     def work(self) -> WorkSpec:
@@ -283,6 +307,11 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def measured_rewards(self) -> tuple[RewardSpec, ...]:
         """The rewards of a validation image: those that are trained on, then the others."""
         return (*self.rewards, *self.validation.rewards)
+
+    @property
+    def compares(self) -> bool:
+        """Whether a reward that is trained on compares the images of a prompt group."""
+        return any(reward.groupwise for reward in self.rewards)
 
     @property
     def reward_weights(self) -> tuple[float, ...]:

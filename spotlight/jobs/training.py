@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from spotlight.errors import JobError
-from spotlight.jobs.fields import MOST_IN_BATCH, Decay, Positive, Section, Weight, require
+from spotlight.jobs.fields import (
+    MOST_IN_BATCH,
+    Decay,
+    GuidanceScale,
+    Positive,
+    Section,
+    Weight,
+    require,
+)
 from spotlight.jobs.losses import LOSSES, default_advantage_clip, name_problem, read_options
 
 
@@ -24,6 +32,13 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     `module:Class`, whose package the operator of coordinator and nodes allowed (`--allow-code`)."""
     options: Mapping[str, Any] = {}
     """Settings of the loss, of which each has its own; a loss of your own may have some too."""
+    guidance: GuidanceScale | None = None
+    """Classifier-free guidance scale of the forward passes that are trained. When absent, it is 1
+    with losses that noise samples anew (`diffusion_nft`, `awm`): only rollouts are guided, and
+    training takes half the time and memory that it takes with guidance. It is `sampler.guidance`
+    with losses that replay the sampler's steps, which take no other, and where guidance is an input
+    of the transformer, which costs nothing. More than 1 is for a model that shall only ever be used
+    with guidance."""
     ranks: Annotated[int, msgspec.Meta(ge=1)] = 1
     """Trainer ranks, each a worker of the reserved pool; they share every batch. [workers]"""
     sharded: bool = False
@@ -74,6 +89,11 @@ class TrainingSpec(Section, frozen=True, kw_only=True):
     centred again, so that those of a prompt group sum to 0. When absent it is 5 with `flow_grpo`,
     `grpo_guard` and `awm`, and otherwise 1: it is also how strongly DiffusionNFT is pulled back to
     its old policy."""
+    variance_share: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """Only the prompt groups whose rewards vary most are trained on: the fewest that together have
+    this share of the variances of all groups. 1 trains on all groups, those without contrast too.
+    It is for jobs with many groups that hardly contrast: an update takes less time, and less noise
+    comes into it."""
     ema_decay: Decay = 0.9
     """Decay per optimizer step of the averaged weights (EMA) that validation uses."""
     rollout_decay: Decay = 0.0

@@ -7,10 +7,12 @@ its mean.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from operator import mul
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeVar
+
+_Group = TypeVar("_Group", bound=Hashable)
 
 EPSILON = 1e-4
 """Added to the standard deviation, as in Flow-GRPO and DiffusionNFT."""
@@ -54,9 +56,10 @@ def group_advantages(
 
 def mixed_advantages(
     rewards: Sequence[Sequence[float]],
-    groups: Sequence[Hashable],
+    groups: Sequence[_Group],
     weights: Sequence[float],
     *,
+    by_group: Mapping[_Group, Sequence[float]] | None = None,
     baseline: Literal["mean", "median"] = "mean",
     std: Literal["global", "group"] = "global",
     clip: float = 5.0,
@@ -70,25 +73,59 @@ def mixed_advantages(
 
     With `std` `group`, as in GDPO, std_k is that of the group, with `global` that of all r_k. With
     the mean as baseline, that of S is 0 in every group. One reward is left to `group_advantages`:
-    there is nothing to bring to one scale.
+    there is nothing to bring to one scale, unless it weighs more in some groups.
 
     Args:
         rewards: of each sample one of each reward.
         weights: of the rewards.
+        by_group: of the rewards in groups where they are others.
 
     Raises `ValueError` as `group_advantages` does, and when rewards and weights differ in number.
     """
     columns = list(zip(*rewards, strict=True)) or [()] * len(weights)
     if len(columns) != len(weights):
         raise ValueError(f"{len(columns)} rewards of a sample, but {len(weights)} weights")
-    if len(columns) == 1:
+    if len(columns) == 1 and not by_group:
         return group_advantages(columns[0], groups, baseline=baseline, std=std, clip=clip)
     parts = [
         group_advantages(column, groups, baseline=baseline, std=std, clip=math.inf)
         for column in columns
     ]
-    sums = [math.fsum(map(mul, weights, part)) for part in zip(*parts, strict=True)]
+    sums = _weighted(parts, groups, weights, by_group)
     return group_advantages(sums, groups, baseline=baseline, std="global", clip=clip)
+
+
+def contrasting_groups(
+    rewards: Sequence[Sequence[float]],
+    groups: Sequence[_Group],
+    weights: Sequence[float],
+    share: float,
+    by_group: Mapping[_Group, Sequence[float]] | None = None,
+) -> frozenset[_Group]:
+    """The fewest groups that together have this share of the variances of all groups, the one that
+    varies most first; of equals the one that comes first. RAGEN-2, arXiv 2604.06268.
+
+    Variances are of the weighted sum of the rewards, each over its standard deviation over all
+    samples: with that of its group, all groups would vary alike. All groups are kept with a share
+    of 1, and where none varies. Takes and raises what `mixed_advantages` does.
+    """
+    parts = [
+        group_advantages(column, groups, clip=math.inf) for column in zip(*rewards, strict=True)
+    ]
+    sums = _weighted(parts, groups, weights, by_group)
+    variances = {
+        group: _std([sums[index] for index in indices]) ** 2
+        for group, indices in _members(sums, groups).items()
+    }
+    wanted = share * math.fsum(variances.values())
+    if share == 1 or wanted == 0:
+        return frozenset(variances)
+    kept: list[_Group] = []
+    for group in sorted(variances, key=lambda group: -variances[group]):
+        if math.fsum(variances[each] for each in kept) >= wanted:
+            break
+        kept.append(group)
+    return frozenset(kept)
 
 
 def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
@@ -96,12 +133,26 @@ def all_equal(rewards: Iterable[Sequence[float]]) -> bool:
     return len(set(map(tuple, rewards))) == 1
 
 
-def _members(rewards: Sequence[float], groups: Sequence[Hashable]) -> dict[Hashable, list[int]]:
+def _weighted(
+    parts: Sequence[Sequence[float]],
+    groups: Sequence[_Group],
+    weights: Sequence[float],
+    by_group: Mapping[_Group, Sequence[float]] | None,
+) -> list[float]:
+    """The weighted sum of the parts of each sample."""
+    samples, others = zip(*parts, strict=True), by_group or {}
+    return [
+        math.fsum(map(mul, others.get(group, weights), sample))
+        for group, sample in zip(groups, samples, strict=True)
+    ]
+
+
+def _members(rewards: Sequence[float], groups: Sequence[_Group]) -> dict[_Group, list[int]]:
     if len(rewards) != len(groups):
         raise ValueError(f"{len(rewards)} rewards, but {len(groups)} group names")
     if not all(math.isfinite(reward) for reward in rewards):
         raise ValueError("rewards must be finite; a failed score is not a reward")
-    members: dict[Hashable, list[int]] = {}
+    members: dict[_Group, list[int]] = {}
     for index, group in enumerate(groups):
         members.setdefault(group, []).append(index)
     return members

@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 MARGIN = 0.05
@@ -45,13 +45,13 @@ MOST_GRADIENT_BYTES = 10 * 10**9
 """No slice is given away whose gradient is larger. Ranks add gradients in order and others begin
 with the last slice, so that all that come from others lie in the memory of the rank's node until
 the rank is there."""
+WORTH_WAITING = 1.1
+"""Training waits for previews only where an iteration teaches so many times as much per second, or
+where not even one for each sample would be there. On simulated clusters, waiting gained nothing
+where the plan promised less."""
 LONG = 5
-"""Iterations without a spot worker after which a job should have other settings."""
-MORE_SAMPLES = 1.5
-"""How many times as many samples an iteration of reserved GPUs has that does not choose among them,
-as one of the same job that does. Measured on the OCR task, 24 instead of 16; on the compositional
-one it was 32 (`docs/results.md`)."""
-
+"""Iterations without a spot worker after which a job goes on as one for reserved GPUs alone, whose
+training waits for the previews that are worth it."""
 _ALIKE = 0.005
 """Plans that differ by less than this share are as good; that with the fewest gradients on links
 is taken."""
@@ -91,13 +91,14 @@ class GradientWork:
     is taken to be as fast as the way down."""
     down_bytes_per_s: float | None
     """The speed that was measured at which one of several workers gets weights; None before."""
-    rank_nodes: int = 1
-    """How many nodes ranks run on. All gradients that go to one share its link."""
+    receivers: int = 1
+    """How many take gradients at the same time, each at the speed that was measured while others
+    took some, too."""
     may_be_given_away: bool = True
     """Whether this job's gradients may be computed by others at all."""
 
     def __post_init__(self) -> None:
-        _check_counts(self, "ranks", "updates", "slices", "rank_nodes")
+        _check_counts(self, "ranks", "updates", "slices", "receivers")
         _check_amounts(self, "rank_slice_s", "worker_slice_s", above_zero=True)
         _check_amounts(self, "gradient_bytes", "weights_bytes")
         _check_amounts(self, "up_bytes_per_s", "down_bytes_per_s", above_zero=True)
@@ -133,7 +134,7 @@ class GradientWork:
         """Seconds until all gradients of an update are there, with so many other workers.
 
         The last event that is needed is a slice that ranks have done, or one that has come, limited
-        by the workers or by the links of the ranks' nodes: the first that is enough of each kind.
+        by the workers or by those who take them: the first that is enough of each kind.
         """
         alone, first_s, up_s = self.slices * self.rank_slice_s, self.away_s(), self._up_s
         if workers <= 0 or first_s > alone:
@@ -145,7 +146,7 @@ class GradientWork:
             if at_s >= first_s:
                 came = workers * (_times(at_s - first_s, each_s) + 1)
                 if up_s > 0:
-                    came = min(came, self.rank_nodes * (_times(at_s - first_s, up_s) + 1))
+                    came = min(came, self.receivers * (_times(at_s - first_s, up_s) + 1))
             return done + came >= wanted
 
         def least_s(start_s: float, step_s: float) -> float:
@@ -209,22 +210,18 @@ class SpotWork:
     samples are previews it is one at least."""
     most_previews: float = math.inf
     """How many previews for each sample the job makes at most."""
-    may_wait: bool = True
-    """Whether training waits for more than the least where that is worth it."""
     gain: Callable[[float], float]
     """c(n): how many times as much a sample teaches that is one of n, of which the best are kept,
     as a random one. It does not fall, and c(1) is 1."""
     agreement: float = 1.0
     """The correlation, from 0 to 1, of previews with the samples that come of them. It does not
     matter where previews are the samples."""
-    iterations_without_spot: int = 0
-    """How many iterations there was no spot worker, up to now."""
 
     def __post_init__(self) -> None:
         _check_counts(self, "samples")
         _check_amounts(self, "spot_workers", "idle_workers", "able_workers")
         _check_amounts(self, "preview_s", above_zero=True)
-        _check_amounts(self, "finish_s", "evaluation_s", "other_s", "iterations_without_spot")
+        _check_amounts(self, "finish_s", "evaluation_s", "other_s")
         _check_amounts(self, "least_previews")
         if not self.most_previews >= self.least_previews:
             least, most = self.least_previews, self.most_previews
@@ -244,19 +241,6 @@ class SpotWork:
         return 1 + (max(gain, 1.0) - 1) * agreement**2
 
 
-class SettingsWithoutSpot(NamedTuple):
-    """What a job has that was tuned for its reserved GPUs alone."""
-
-    candidates: int
-    """`exploration.candidates` for each sample that is kept, which all GPUs make between two
-    trainings (`exploration.budget: fixed`, `mode: uniform`). With 1 nothing is gained by choosing:
-    `exploration.mode: none`."""
-    samples: int
-    """`prompts.per_iteration` times `group_size`. More of them where they are not chosen; an old
-    policy that was slowed down for few chosen samples (`training.rollout_decay`) then follows at
-    once, with 0."""
-
-
 @dataclass(frozen=True)
 class SpotPlan:
     """How the time of spot workers is shared until the next plan."""
@@ -265,16 +249,16 @@ class SpotPlan:
     """How many workers compute gradients at the same time, reserved ones that are idle first. The
     others preview, and finish chosen seeds."""
     previews: float
-    """How many previews for each sample are worth making. Those of them that do not fit beside
-    training are waited for."""
+    """How many previews for each sample are worth making."""
+    waited_for: float
+    """How many of them training should wait for, if they are not there when it ends; 0 where those
+    that fit beside it are nearly as good."""
     grants_slices: bool
     """Whether a gradient would come in time at all."""
     iteration_s: float
     """Seconds that an iteration is expected to take."""
     why: str
     """One line for people."""
-    without_spot: SettingsWithoutSpot | None = None
-    """What the job should have instead, when there was no spot worker for long."""
 
 
 def plan_spot_time(work: SpotWork, before: SpotPlan | None = None) -> SpotPlan:
@@ -296,13 +280,15 @@ def plan_spot_time(work: SpotWork, before: SpotPlan | None = None) -> SpotPlan:
     share = next(share for share in shares if share.speed >= (1 - _ALIKE) * best)
     if before is not None and before.gradient_workers <= most:
         share = _calm(_Side(work, before.gradient_workers), share, before.previews)
+    side = _Side(work, share.workers)
+    is_patient = side.fit < 1 or share.speed > WORTH_WAITING * side.share(0.0).speed
     return SpotPlan(
         gradient_workers=share.workers,
         previews=share.previews,
+        waited_for=share.previews if is_patient else 0.0,
         grants_slices=grants,
         iteration_s=share.iteration_s,
         why=_why(work, share, grants),
-        without_spot=_without_spot(work),
     )
 
 
@@ -353,7 +339,7 @@ class _Side:
         work, least, after_s = self._work, 1.0, 0.0
         if work.samples_from == "regenerated":
             least, after_s = 0.0, work.samples * work.finish_s
-        wanted = min(previews, work.most_previews) if work.may_wait else 0.0
+        wanted = min(previews, work.most_previews)
         previews = max(wanted, self.fit, work.least_previews, least)
         missing_s = max(previews * self._each_s - self._beside_s, 0.0)
         iteration_s = self.training_s + (missing_s + after_s) / self._gpus
@@ -362,8 +348,6 @@ class _Side:
     def best(self) -> _Share:
         """With the best number of previews."""
         best = self.share(0.0)
-        if not self._work.may_wait:
-            return best
         top = 0.0  # of those that are waited for: the first one for each sample gains nothing yet
         for previews in _between(best.previews, min(self._work.most_previews, _MOST_PREVIEWS)):
             share = self.share(previews)
@@ -399,22 +383,6 @@ def _between(least: float, most: float) -> Iterator[float]:
     while previews < most:
         previews = min(previews * _FINER, most)
         yield previews
-
-
-def _without_spot(work: SpotWork) -> SettingsWithoutSpot | None:
-    if work.spot_workers or work.iterations_without_spot < LONG:
-        return None
-    work = replace(work, least_previews=0.0, most_previews=math.inf, may_wait=True)
-    if work.samples_from == "regenerated":
-        # Previews of the newest weights with all steps are the samples.
-        work = replace(work, samples_from="previews", preview_s=work.finish_s or work.preview_s)
-    side = _Side(work, 0)
-    plain, most = side.share(1.0), math.ceil(side.best().previews)
-    choosing = [side.share(number) for number in (most - 1, most) if number > 1]
-    best = max(choosing, key=lambda share: share.speed, default=plain)
-    if best.speed <= (1 + MARGIN) * plain.speed:
-        return SettingsWithoutSpot(1, round(MORE_SAMPLES * work.samples))
-    return SettingsWithoutSpot(round(best.previews), work.samples)
 
 
 def _why(work: SpotWork, share: _Share, grants: bool) -> str:

@@ -40,6 +40,8 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     facts: Facts
     parameters: int
     """Parameters of the transformer."""
+    matrices: tuple[Shape, ...]
+    """The shapes of the transformer's matrices, which can be quantised."""
     frozen: dict[str, int]
     """Parameters of each of its text encoders, and of its VAE."""
     trainable: int
@@ -58,7 +60,8 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     attention: str
     """The kernels that the job asks for."""
     fingerprint: str
-    """The same for checkpoints, and kernels, whose denoising steps take the same time."""
+    """The same for checkpoints, kernels and quantised weights whose denoising steps take the same
+    time."""
 
     @property
     def frozen_parameters(self) -> int:
@@ -149,11 +152,13 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         folder.config(part, dict[str, Any])
     facts = family.inspect(folder)
     shapes, config = folder.shapes("transformer"), facts.config
+    kernels = (model.attention,) if model.quantize == "none" else (model.attention, model.quantize)
     return CheckpointInfo(
         folder=folder.path,
         family=family,
         facts=facts,
         parameters=_numbers(shapes),
+        matrices=tuple(shape for shape in shapes.values() if len(shape) == 2),
         frozen={part: _numbers(folder.shapes(part)) for part in _frozen(family, folder)},
         trainable=_trainable(model, family, shapes),
         geometry=facts.geometry,
@@ -162,7 +167,7 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         text_tokens=facts.shared_text,
         heads=facts.heads,
         attention=model.attention,
-        fingerprint=hashlib.sha256(msgspec.json.encode((config, model.attention))).hexdigest()[:16],
+        fingerprint=hashlib.sha256(msgspec.json.encode((config, *kernels))).hexdigest()[:16],
     )
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence, Sized
-from importlib.util import find_spec
+from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -23,7 +23,7 @@ from spotlight.assets import read_prompt_lines
 from spotlight.assets.prompt_lines import metadata_json
 from spotlight.diffusion.activations import FLOAT32
 from spotlight.diffusion.checkpoint_names import pinned
-from spotlight.errors import JobError, MissingDependency, RunFolderError, UserError, how_to_install
+from spotlight.errors import JobError, RunFolderError, UserError
 from spotlight.files import Lines
 from spotlight.jobs import JobSpec, RewardSpec, SamplerSpec, WorkSpec
 from spotlight.jobs.losses import loss_target
@@ -31,25 +31,19 @@ from spotlight.own_classes import require_class
 from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
+from spotlight.preflight.packages import require_packages
 from spotlight.preflight.prompt_images import PromptImages, refuse_twins
+from spotlight.preflight.scorers import check_scorers
 from spotlight.preflight.starts import find_start
-from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.categories import categories
-from spotlight.rewards.plugins import check_plugin
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
 from spotlight.store.memory_folder import default_base
+from spotlight.text import plain
 from spotlight.trackers.building import check_trackers
-from spotlight.types import Prompt
+from spotlight.types import QUANTISERS, Prompt
 
 WORKER_MODULES = ("torch", "diffusers", "safetensors", "numpy", "PIL")
-SCORER_MODULES: dict[str, tuple[str, ...]] = {
-    "ocr": ("rapidocr", "onnxruntime"),
-    "compositional": ("cv2",),
-    "http": ("httpx2",),
-    "judge": ("httpx2",),
-}
-"""What the extra `rewards` installs for a kind of reward."""
 _MOST_VALIDATION_IMAGES = 65_536
 """Most images of a validation: twice as many as the largest sets that models are compared on."""
 
@@ -267,9 +261,24 @@ def _check_prompts(job: JobSpec, files: JobFiles) -> None:
         _check_scorable("prompts.train", files.train, reward)
     for reward in job.measured_rewards:
         _check_scorable("prompts.validation", files.validation, reward)
+    _check_tags(job, files)
     most = job.sampler.text_tokens
     _check_lengths("prompts.train", files.train.map(_text), files.checkpoint, most)
     _check_lengths("prompts.validation", validated, files.checkpoint, most)
+
+
+def _check_tags(job: JobSpec, files: JobFiles) -> None:
+    """A weight for a tag that no prompt has would be without effect."""
+    said = (prompt.metadata.get("tag") for prompt in files.train.items)
+    tags = sorted({tag for tag in said if isinstance(tag, str)})
+    for index, reward in enumerate(job.rewards):
+        for tag in sorted(reward.weight_by_tag.keys() - {*tags}):
+            near = ", ".join(f"`{each}`" for each in get_close_matches(tag, tags) or tags[:5])
+            raise JobError(
+                f"rewards[{index}].weight_by_tag",
+                f"no prompt of `prompts.train` has the tag `{plain(tag)}`; name one that is there"
+                + (f", such as {near}" if near else ", or give prompts as JSON lines with a `tag`"),
+            )
 
 
 def _text(prompt: Prompt) -> str:
@@ -348,43 +357,14 @@ def check_packages(
     needed = list(WORKER_MODULES)
     if job.model.tuning == "lora":
         needed.append("peft")
+    if job.model.quantize != "none":
+        who = f"`model.quantize: {job.model.quantize}` needs"
+        require_packages([QUANTISERS[job.model.quantize]], "quantize", who)
     if checkpoint.needs_transformers:
         needed.append("transformers")
     require_packages(needed, "worker", "workers on this machine need")
     require_class("training.loss", str(loss_target(job.training.loss)), {"terms": 3, "evaluate": 2})
-    for field, rewards in (
-        ("rewards", job.rewards),
-        ("validation.rewards", job.validation.rewards),
-    ):
-        for index, reward in enumerate(rewards):
-            _check_scorer(f"{field}[{index}]", reward, Permissions.of(job).plus(permissions))
-
-
-def _check_scorer(field: str, reward: RewardSpec, permissions: Permissions) -> None:
-    needed = SCORER_MODULES.get(reward.kind, ())
-    require_packages(needed, "rewards", f"`{field}.kind: {reward.kind}` needs")
-    if reward.kind == "python":
-        try:
-            check_plugin(reward)
-        except JobError as error:
-            raise JobError(f"{field}.python", error.problem) from error
-    endpoint = reward.http or reward.judge
-    if endpoint is not None:
-        try:
-            secret = permissions.secret_of(endpoint)
-            if secret is not None:
-                read_authorization(secret.file, secret.variable)
-        except UserError as error:
-            raise JobError(f"{field}.{reward.kind}", str(error)) from error
-
-
-def require_packages(modules: Sequence[str], extra: str, who: str) -> None:
-    """Raise `MissingDependency` with what to install; `who` needs the modules of an `extra`."""
-    missing = [module for module in modules if find_spec(module) is None]
-    if missing:
-        raise MissingDependency(
-            f"{who} {', '.join(missing)}, which is not installed here: {how_to_install(extra)}"
-        )
+    check_scorers(job, Permissions.of(job).plus(permissions))
 
 
 def check_store(job: JobSpec, files: JobFiles, base: Path | None) -> None:

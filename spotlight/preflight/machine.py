@@ -22,7 +22,8 @@ import msgspec
 
 import spotlight
 from spotlight.errors import how_to_install
-from spotlight.preflight.checks import SCORER_MODULES, WORKER_MODULES
+from spotlight.preflight.checks import WORKER_MODULES
+from spotlight.preflight.scorers import SCORER_MODULES
 from spotlight.store.log_folder import log_base
 from spotlight.store.memory_folder import default_base
 

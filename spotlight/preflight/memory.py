@@ -7,12 +7,16 @@ backward pass need for a moment. Assumed: what an accelerator's libraries and it
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
 from spotlight.jobs import JobSpec, TrainingSpec
+from spotlight.jobs.losses import LOSSES, NOISY_SAMPLERS, training_guidance
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
+from spotlight.preflight.scorers import scorer_parameters
+from spotlight.types import Quantize
 
 BFLOAT16 = 2
 """Bytes of a number."""
@@ -24,6 +28,9 @@ way."""
 _VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
 """What a node's store holds at the same time: weights to denoise with, averaged ones to validate
 with, and states of training."""
+
+_NF4_BLOCK = 64
+"""Numbers that share a scale."""
 
 _OF_A_SLICE = "gradient of a slice"
 
@@ -151,12 +158,43 @@ def least_store(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     return (published + _STATES * saved_bytes(job.training)) * checkpoint.trainable
 
 
+def transformer_bytes(kind: Quantize, checkpoint: CheckpointInfo, nbytes: int) -> int:
+    """Bytes of a transformer whose matrices are quantised in this way: `fp8` has a scale for every
+    row, `nf4` one for every 64 numbers. All else has `nbytes` a number."""
+    numbers = sum(map(math.prod, checkpoint.matrices))
+    others = nbytes * (checkpoint.parameters - numbers)
+    match kind:
+        case "none":
+            return nbytes * checkpoint.parameters
+        case "fp8":
+            return others + numbers + FLOAT32 * sum(rows for rows, _ in checkpoint.matrices)
+        case "nf4":
+            return others + numbers // 2 + FLOAT32 * -(-numbers // _NF4_BLOCK)
+
+
+def _made_whole(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int, phase: Phase) -> list[Part]:
+    """The largest matrix, as it computes, while something is multiplied with it."""
+    if job.model.quantize == "none":
+        return []
+    largest = max(map(math.prod, checkpoint.matrices), default=0)
+    return [Part("a matrix made whole (about)", nbytes * largest, phase)]
+
+
 def adapters_of(job: JobSpec, checkpoint: CheckpointInfo) -> Adapters | None:
     """Those that a job trains; None where it trains all weights."""
     if job.model.tuning == "full":
         return None
     lora = job.model.lora
     return Adapters(checkpoint.family.targets(lora), lora.rank)
+
+
+def trained_guidance(job: JobSpec, checkpoint: CheckpointInfo) -> float:
+    """The guidance scale of training's forward passes. A loss of the user's own is taken for one
+    that replays the sampler's steps, which takes no less memory."""
+    facts = LOSSES.get(job.training.loss)
+    samplers = facts.samplers if facts is not None else NOISY_SAMPLERS
+    embedded = checkpoint.facts.embeds_guidance
+    return training_guidance(job.training, job.sampler, samplers, embedded=embedded)
 
 
 def activations_of(
@@ -174,7 +212,7 @@ def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[P
     on_accelerator = nbytes == BFLOAT16
     prompts = job.prompts.per_iteration
     parts = [
-        Part("transformer", nbytes * checkpoint.parameters),
+        Part("transformer", transformer_bytes(job.model.quantize, checkpoint, nbytes)),
         Part("VAE", nbytes * checkpoint.frozen.get("vae", 0)),
         Part("embeddings", FLOAT32 * checkpoint.facts.conditioning * prompts),
         Part(
@@ -185,6 +223,10 @@ def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[P
     ]
     if job.model.tuning == "lora":
         parts.insert(1, Part("adapters", FLOAT32 * checkpoint.trainable))
+    for reward in job.measured_rewards:
+        is_there = not on_accelerator or reward.clip is None or reward.clip.device == "accelerator"
+        if is_there and (parameters := scorer_parameters(reward)):
+            parts.append(Part(f"scorer {reward.name}", FLOAT32 * parameters))
     if on_accelerator:
         parts.append(Part("libraries (assumed)", LIBRARIES))
     return parts
@@ -209,6 +251,7 @@ def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> li
     parts = [
         Part("activations", peak - of_pass.working, "training"),
         Part("backward pass (about)", of_pass.working, "training"),
+        *_made_whole(job, checkpoint, nbytes, "training"),
     ]
     shards, whole = _shards(job), nbytes * checkpoint.parameters
     if shards > 1:
@@ -237,14 +280,14 @@ def _denoising_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> l
     return [
         Part("denoising (about)", of_pass.sampling, "denoising"),
         Part("decoding (about)", nbytes * decoded, "decoding"),
+        *_made_whole(job, checkpoint, nbytes, "denoising"),
     ]
 
 
 def _passes(job: JobSpec, checkpoint: CheckpointInfo) -> int:
-    """Of one step: guidance takes another one, with gradients as well, unless it is an input."""
-    if job.sampler.guidance == 1 or checkpoint.facts.embeds_guidance:
-        return 1
-    return 2
+    """Of a step of training: guidance takes another one, with gradients as well, unless it is an
+    input."""
+    return 1 if checkpoint.facts.embeds_guidance or trained_guidance(job, checkpoint) == 1 else 2
 
 
 def _published_bytes(job: JobSpec, nbytes: int) -> int:

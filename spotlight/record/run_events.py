@@ -212,6 +212,18 @@ class SpotTimePlanned(RunEvent, frozen=True, kw_only=True, tag="spot_time_planne
     """What was compared."""
 
 
+class SettingsWithoutSpot(RunEvent, frozen=True, kw_only=True, tag="settings_without_spot"):
+    """For long there was no spot worker: the job goes on as one for reserved GPUs alone, whose
+    training waits for previews. Or one is there again, and so are the job's own settings."""
+
+    iteration: int
+    """The iteration that ended."""
+    without_spot: bool
+    """Whether the job goes on without spot workers from now on."""
+    previews: float
+    """Previews for each sample that training waits for from now on."""
+
+
 class OtherDevice(RunEvent, frozen=True, kw_only=True, tag="other_device"):
     """A worker computes on another kind of device than the trainer ranks: it gets no gradients, as
     sums have other bits there. It still denoises. This is told once of each kind."""

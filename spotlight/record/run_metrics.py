@@ -47,7 +47,10 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     states were."""
 
     samples: int = 0
-    """Number of samples that were trained on."""
+    """Number of samples that were made and scored, to be trained on."""
+    samples_left_out: int = 0
+    """How many of these were not trained on, because the rewards of their prompt groups vary too
+    little (`training.variance_share`)."""
     samples_reused: int = 0
     """How many of these were there before the rollout began: previews, or seeds that were finished,
     made with the weights of the iteration before, or with `exploration.weights: fresh` with those

@@ -24,7 +24,7 @@ import msgspec
 
 from spotlight.errors import JobError, RunFolderError, UnreadableFile
 from spotlight.files import read_text
-from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job
+from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, parse_job_of_run
 from spotlight.record.former_events import as_today
 from spotlight.record.ledger import Ledger
 from spotlight.record.run_events import EVENTS, PhaseBegan, RunEvent, TimePassed, WorkerStateBegan
@@ -137,7 +137,7 @@ def read_run(folder: Path) -> RunHistory:
     notes: list[str] = []
     job_yaml = _read_config(folder / "config.yaml")
     try:
-        job = parse_job(job_yaml, source=str(folder / "config.yaml"))
+        job = parse_job_of_run(job_yaml, source=str(folder / "config.yaml"))
     except JobError as error:
         raise RunFolderError(f"{folder / 'config.yaml'}: is not a job: {error}") from error
     iterations: dict[int, IterationMetrics] = {}

@@ -13,6 +13,7 @@ import numpy as np
 
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
+from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.permissions import Permissions
 from spotlight.types import Prompt
 
@@ -25,14 +26,18 @@ class Scorer(Protocol):
     def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> Sequence[float]:
         """Rewards of images uint8 [B, H, W, 3] RGB, one per image and within the declared range.
 
-        A reward depends on its image and prompt alone, not on the others of the batch. Raises
-        `ScoringError`.
+        A reward depends on its image and prompt alone, not on the others of the batch. Of a
+        `groupwise` reward the batch is a whole prompt group, and rewards may depend on all of it.
+        Raises `ScoringError`.
         """
         ...
 
 
 class FrameScorer:
-    """Scores videos by their frames: the reward of one is the mean of theirs."""
+    """Scores videos by their frames: the reward of one is the mean of theirs.
+
+    Frames of one time are scored together, so that videos can be compared.
+    """
 
     def __init__(self, scorer: Scorer) -> None:
         self._scorer = scorer
@@ -41,13 +46,15 @@ class FrameScorer:
         """See `Scorer`; also of videos uint8 [B, F, H, W, 3]."""
         if images.ndim == 4:
             return self._scorer.score(images, prompts)
-        return [self._mean(video, prompt) for video, prompt in zip(images, prompts, strict=True)]
+        frames = [self._rewards(images[:, at], prompts) for at in range(images.shape[1])]
+        return [sum(rewards) / len(frames) for rewards in zip(*frames, strict=True)]
 
-    def _mean(self, video: np.ndarray, prompt: Prompt) -> float:
-        rewards = self._scorer.score(video, [prompt] * len(video))
-        if len(rewards) != len(video):
-            raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(video)} frames")
-        return sum(map(float, rewards)) / len(video)
+    def _rewards(self, frames: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
+        """Of one frame of each video."""
+        rewards = self._scorer.score(frames, prompts)
+        if len(rewards) != len(prompts):
+            raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} frames")
+        return list(map(float, rewards))
 
 
 def build_scorer(spec: RewardSpec, permissions: Permissions = Permissions()) -> Scorer:
@@ -67,6 +74,10 @@ def _build(spec: RewardSpec, permissions: Permissions) -> Scorer:
 
         loaded: Scorer = load_scorer(spec, permissions)
         return loaded
+    if spec.kind in PUBLISHED:
+        from spotlight.rewards.clip import ClipScorer
+
+        return ClipScorer(spec.kind, spec.clip or ClipSpec())
     if spec.kind == "compositional":
         from spotlight.rewards.compositional import CompositionalScorer
         from spotlight.rewards.shapes import ShapeDetector

@@ -1,47 +1,76 @@
-"""Scorers that users wrote: finds the class that a job's `python` names.
+"""Scorers that users wrote: finds the class or function that a job's `python` names.
 
-A name is `package.module:Class`, or that of an entry point of the group `spotlight.rewards`. Only a
-class with a method `score` is ever called, with the reward's `options`. Imports no numpy.
+A name is `package.module:Class`, `package.module:function`, or that of an entry point of the group
+`spotlight.rewards`. A class with a method `score` is made with the reward's `options`; a function
+gets them with every batch. Imports no numpy.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import Any
 
 from spotlight.errors import JobError
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.rewards import GROUP, scorer_target
-from spotlight.own_classes import no_such_class, require_class
+from spotlight.own_classes import Call, not_there, require_class
 from spotlight.permissions import Permissions
 from spotlight.text import error_text
+from spotlight.types import Prompt
 
 _METHODS = {"score": 2}
 """What a scorer must have, and of how many arguments: `images` and `prompts`."""
 
 
+@dataclass(frozen=True)
+class FunctionScorer:
+    """Scores with a function `(images, prompts, **options)`."""
+
+    function: Callable[..., Sequence[float]]
+    options: dict[str, Any]
+
+    def score(self, images: Any, prompts: Sequence[Prompt]) -> Sequence[float]:
+        """See `spotlight.rewards.base.Scorer`."""
+        return self.function(images, prompts, **self.options)
+
+
 def load_scorer(spec: RewardSpec, permissions: Permissions) -> Any:
     """The scorer of a reward of `kind: python`.
 
-    Raises `JobError` when its code may not run here, there is none by its name, it is not a class
-    with a method `score` that takes images and prompts, or it cannot be made with the reward's
-    options.
+    Raises `JobError` when its code may not run here, there is none by its name, it is neither a
+    class with a method `score` nor a function that takes images and prompts, or it does not take
+    the reward's options.
     """
     target = _target(spec)
     permissions.require_code(f"reward `{spec.name}`", target)
-    module_name, _, class_name = target.partition(":")
+    module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # whatever a foreign module raises, it cannot be imported
         raise _refusal(
             spec, f"{module_name} cannot be imported here ({error_text(error)})"
         ) from error
-    found = getattr(module, class_name, None)
+    found = getattr(module, name, None)
     if found is None:
-        raise _refusal(spec, no_such_class(module_name, class_name, vars(module)))
-    if not inspect.isclass(found) or not callable(getattr(found, "score", None)):
+        raise _refusal(spec, not_there(module_name, "class or function", name, vars(module)))
+    if inspect.isclass(found):
+        return _made(spec, target, found)
+    if not inspect.isroutine(found) or inspect.iscoroutinefunction(found):
+        raise _refusal(
+            spec,
+            f"{target} is neither a function of `images` and `prompts` nor a class with a method"
+            " `score(images, prompts)`",
+        )
+    _require_arguments(spec, target, found, spec.options)
+    return FunctionScorer(found, dict(spec.options))
+
+
+def _made(spec: RewardSpec, target: str, found: type) -> Any:
+    if not callable(getattr(found, "score", None)):
         raise _refusal(spec, f"{target} is not a class with a method `score(images, prompts)`")
     try:
         scorer: Any = found(**spec.options)
@@ -51,20 +80,30 @@ def load_scorer(spec: RewardSpec, permissions: Permissions) -> Any:
             f"{target} cannot be made with the options {sorted(spec.options)}"
             f" ({error_text(error)})",
         ) from error
-    try:
-        inspect.signature(scorer.score).bind(None, None)
-    except TypeError as error:
-        raise _refusal(
-            spec, f"{target}.score must take two arguments, `images` and `prompts`"
-        ) from error
+    _require_arguments(spec, f"{target}.score", scorer.score, {})
     return scorer
 
 
+def _require_arguments(
+    spec: RewardSpec, what: str, function: Callable[..., Any], options: Mapping[str, Any]
+) -> None:
+    try:
+        inspect.signature(function).bind(None, None, **options)
+    except TypeError as error:
+        also = f", and the options {sorted(options)}" if options else ""
+        raise _refusal(
+            spec, f"{what} must take two arguments, `images` and `prompts`{also}"
+        ) from error
+    except ValueError:  # compiled code may not tell its arguments; calling it does
+        return
+
+
 def check_plugin(spec: RewardSpec) -> None:
-    """Raise `JobError` unless the class of a reward of `kind: python` is where the job says and can
-    score, as far as can be told without running any of its code.
+    """Raise `JobError` unless the class or function of a reward of `kind: python` is where the job
+    says and can score, as far as can be told without running any of its code.
     """
-    require_class(f"reward `{spec.name}`", _target(spec), _METHODS)
+    call = Call(2, spec.options)
+    require_class(f"reward `{spec.name}`", _target(spec), _METHODS, call)
 
 
 def _target(spec: RewardSpec) -> str:

@@ -2,7 +2,8 @@
 Imports no numpy, so that a job can be checked without it.
 
 Quotes are straight, curly (of any language), fullwidth, corner brackets or guillemets; single ones
-are none, since they are apostrophes as well. A straight mark after a digit may stand for inches.
+are none where they are apostrophes as well. A mark after a digit may stand for inches, and one
+between Hebrew letters belongs to an acronym.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ import unicodedata
 from collections.abc import Iterator
 from itertools import zip_longest
 
-_DOUBLE = '"“”„‟＂〝〞〟'  # noqa: RUF001
-_QUOTED = re.compile("«([^«»]*)»|»([^«»]*)«|「([^「」]*)」|『([^『』]*)』|｢([^｢｣]*)｣")
+_DOUBLE = '"“”„‟⹂❝❞＂〝〞〟״'  # noqa: RUF001
+_PAIRS = ("«»", "»«", "‹›", "›‹", "「」", "『』", "｢｣", "﹁﹂", "﹃﹄")  # noqa: RUF001
+_QUOTED = re.compile("|".join(f"{opens}([^{opens}{ends}]*){ends}" for opens, ends in _PAIRS))
+_OF_ACRONYM = re.compile('(?<=[\u05d0-\u05ea])["״](?=[\u05d0-\u05ea])')
 _ALIKE = str.maketrans(
     {
         **dict.fromkeys(f"{_DOUBLE}″", '"'),
-        **dict.fromkeys("‘’‚‛′`´＇", "'"),  # noqa: RUF001
+        **dict.fromkeys("‘’‚‛′`´＇׳", "'"),  # noqa: RUF001
         **dict.fromkeys("‐‑‒–—―−─", "-"),  # noqa: RUF001
         "⁄": "/",  # noqa: RUF001
         "٪": "%",
@@ -30,6 +33,7 @@ _UNSEEN = re.compile("[\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 
 def quoted_text(prompt: str) -> str:
     """The first text in quotes that has any, as `plain` gives it; empty if there is none."""
+    prompt = _seen(prompt)
     found = sorted([*_between_double(prompt), *_between_others(prompt)])
     texts = (plain(text) for _, text in found)
     return next((text for text in texts if text), "")
@@ -43,9 +47,16 @@ def plain(text: str) -> str:
     each.
     """
     text = unicodedata.normalize("NFKC", text.translate(_ALIKE)).casefold().translate(_ALIKE)
-    text = _UNSEEN.sub("", "".join(text.split()))
-    seen = "".join(each for each in text if unicodedata.category(each) not in ("Cf", "Cc"))
+    seen = _seen("".join(text.split()))
     return unicodedata.normalize("NFKC", seen)  # an accent may stand beside its letter only now
+
+
+def _seen(text: str) -> str:
+    """It without the characters that nobody sees, such as marks of direction."""
+    text = _UNSEEN.sub("", text)
+    return "".join(
+        each for each in text if each.isspace() or unicodedata.category(each) not in ("Cf", "Cc")
+    )
 
 
 def _between_others(prompt: str) -> Iterator[tuple[int, str]]:
@@ -55,7 +66,8 @@ def _between_others(prompt: str) -> Iterator[tuple[int, str]]:
 
 def _between_double(prompt: str) -> Iterator[tuple[int, str]]:
     """Where each quotation begins, and its text."""
-    marks = [index for index, character in enumerate(prompt) if character in _DOUBLE]
+    inside = {match.start() for match in _OF_ACRONYM.finditer(prompt)}
+    marks = [at for at, each in enumerate(prompt) if each in _DOUBLE and at not in inside]
     opened: int | None = None
     for mark, following in zip_longest(marks, marks[1:]):
         if opened is None:
@@ -66,7 +78,8 @@ def _between_double(prompt: str) -> Iterator[tuple[int, str]]:
 
 
 def _may_be_inches(prompt: str, mark: int) -> bool:
-    return prompt[max(0, mark - 1) : mark].isdigit()
+    before = prompt[max(0, mark - 1) : mark]
+    return bool(before) and unicodedata.category(before) in ("Nd", "No")  # a fraction is one too
 
 
 def _must_close(prompt: str, mark: int | None) -> bool:

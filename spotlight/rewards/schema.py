@@ -32,6 +32,7 @@ import numpy as np
 from PIL import Image
 
 from spotlight.errors import ScoringError
+from spotlight.rewards.pictures import read_picture
 from spotlight.text import plain
 
 VERSION = 1
@@ -41,12 +42,6 @@ T = TypeVar("T")
 
 ImageFormat = Literal["png", "webp"]
 """Both without loss: what is scored is what was made."""
-
-LARGEST_IMAGE = 4096 * 4096
-"""Pixels; a small file may unfold to far more."""
-
-_BIT_DEPTH = 24
-"""Where a PNG file says how many bits a channel has: behind its signature and two sizes."""
 
 
 class ImageToScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -121,41 +116,10 @@ def encode_image(image: np.ndarray, form: ImageFormat) -> bytes:
 
 
 def decode_image(data: bytes, form: ImageFormat) -> np.ndarray:
-    """The image uint8 [H, W, 3] RGB in a file of this format and no other.
-
-    Of 16 bits per channel the upper 8 count, and what is clear (transparent) shows white.
-
-    Raises `ValueError` when it is damaged, larger than `LARGEST_IMAGE`, or has 16 bits per channel
-    and a clear colour in place of an alpha channel.
+    """The image uint8 [H, W, 3] RGB in a file of this format and no other. Raises `ValueError` as
+    `read_picture`.
     """
-    try:
-        with Image.open(io.BytesIO(data), formats=[form.upper()]) as file:
-            if file.width * file.height > LARGEST_IMAGE:
-                raise ValueError(
-                    f"has {file.width} x {file.height} pixels, more than {LARGEST_IMAGE:,}"
-                )
-            if form == "png" and data[_BIT_DEPTH] == 16 and "transparency" in file.info:
-                raise ValueError(
-                    "has 16 bits per channel and a clear colour; give it an alpha channel, or 8"
-                    " bits"
-                )
-            return np.asarray(_opaque(_eight_bits(file)))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # of a damaged file
-        raise ValueError(f"is not a {form} file that can be read ({error})") from error
-
-
-def _eight_bits(file: Image.Image) -> Image.Image:
-    if not file.mode.startswith("I"):
-        return file  # of 16 bits of a colour, Pillow itself has taken the upper 8
-    return Image.fromarray((np.asarray(file) >> 8).astype(np.uint8))
-
-
-def _opaque(image: Image.Image) -> Image.Image:
-    """It in RGB, on white."""
-    if not image.has_transparency_data:
-        return image.convert("RGB")
-    white = Image.new("RGBA", image.size, "white")
-    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+    return read_picture(data, [form])
 
 
 def read_request(body: bytes) -> ScoreRequest:

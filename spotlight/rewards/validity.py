@@ -24,15 +24,26 @@ def score_with(
 ) -> tuple[float, ...]:
     """The rewards that a scorer gives, as plain numbers.
 
-    Raises `ScoringError` naming the reward, whatever the scorer raises, and when its answer is not
-    one number within the declared range for each image: then nothing of it counts.
+    Raises `ScoringError` naming the reward, whatever the scorer raises, when its answer is not one
+    number within the declared range for each image, and when it compares the images of a prompt but
+    these are not two or more of one: then nothing of it counts.
     """
     try:
+        _require_group(spec, prompts)
         return _checked(scorer.score(images, prompts), spec, len(prompts))
     except ScoringError as error:
         raise ScoringError(f"reward `{spec.name}`: {plain(error, LONGEST_ERROR)}") from error
     except Exception as error:  # foreign code: whatever it raises, these images have no reward
         raise ScoringError(f"reward `{spec.name}`: {error_text(error)}") from error
+
+
+def _require_group(spec: RewardSpec, prompts: Sequence[Prompt]) -> None:
+    if not spec.groupwise:
+        return
+    if len(prompts) < 2:
+        raise ScoringError("it compares images of a prompt, and there is one only")
+    if any(prompt != prompts[0] for prompt in prompts):
+        raise ScoringError("it compares images of a prompt, and these are of several")
 
 
 def _checked(answer: Any, spec: RewardSpec, images: int) -> tuple[float, ...]:

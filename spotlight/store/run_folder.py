@@ -38,7 +38,13 @@ import msgspec
 from spotlight import __version__
 from spotlight.errors import JobError, JournalError, RunFolderError, UnreadableFile
 from spotlight.files import irregularity, read_text
-from spotlight.jobs import LARGEST_JOB_FILE, JobSpec, job_from_data, job_to_yaml, parse_job
+from spotlight.jobs import (
+    LARGEST_JOB_FILE,
+    JobSpec,
+    job_of_run,
+    job_to_yaml,
+    parse_job_of_run,
+)
 from spotlight.jobs.plain_yaml import read_yaml
 from spotlight.jobs.resuming import changed_field, job_with
 from spotlight.jobs.stamp import Stamp, stamp_of
@@ -448,7 +454,7 @@ def read_config(path: Path) -> JobSpec:
     """The job of a run folder; raises `RunFolderError` if it is not one."""
     config = path / "config.yaml"
     try:
-        return parse_job(read_config_text(path), source=str(config))
+        return parse_job_of_run(read_config_text(path), source=str(config))
     except JobError as error:
         raise RunFolderError(f"{config} cannot be used: {error}") from error
 
@@ -601,7 +607,7 @@ def _job_at_birth(journal: Journal) -> JobSpec | None:
     if body is None:
         return None
     try:
-        return job_from_data(msgspec.json.decode(body))
+        return job_of_run(msgspec.json.decode(body))
     except (JobError, msgspec.MsgspecError) as error:
         version = journal.version_of(JOB)
         raise JournalError(

@@ -13,7 +13,7 @@ import msgspec
 
 from spotlight import __version__
 from spotlight.errors import JobError, JournalError
-from spotlight.jobs import JobSpec, job_from_data
+from spotlight.jobs import JobSpec, job_of_run
 from spotlight.jobs.resuming import differences
 from spotlight.store.journal import Journal
 
@@ -85,7 +85,7 @@ def config_name(number: int) -> str:
 
 def job_of(segment: Segment) -> JobSpec:
     """The job of a segment."""
-    return job_from_data(dict(segment.job))
+    return job_of_run(dict(segment.job))
 
 
 def _decoded(journal: Journal, key: str) -> Segment:

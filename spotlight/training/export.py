@@ -5,6 +5,7 @@
 | all weights | `diffusers` | `from_pretrained` of the transformer's class |
 | adapters | `diffusers` | `load_lora_weights` of the family's pipeline |
 | adapters | `peft` | `PeftModel.from_pretrained` |
+| adapters | `comfyui` | ComfyUI, which takes the file from `models/loras` |
 | either | `pipeline` | `from_pretrained` of the family's pipeline, and a job's `model.checkpoint` |
 
 A pipeline has what is not trained from the job's checkpoint: as the same files where the disk gives
@@ -37,7 +38,7 @@ from spotlight.diffusion.families.registry import family_of
 from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import Role, load_role
-from spotlight.types import ExportFormat
+from spotlight.types import ADAPTER_FORMATS, COMFYUI_FILE, ExportFormat
 
 _ADAPTER = ".default."
 """How peft calls the adapter of a job in the names of its weights, and leaves away in files."""
@@ -67,10 +68,10 @@ def export_checkpoint(
     """
     if not replace and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder}: already exists; export to a new or an empty folder")
-    if format == "peft" and model.tuning != "lora":
+    if format in ADAPTER_FORMATS and model.tuning != "lora":
         raise CheckpointError(
-            f"{checkpoint}: the job trains all weights, but peft reads only adapters; export it for"
-            " diffusers"
+            f"{checkpoint}: the job trains all weights, but `{format}` takes only adapters; export"
+            " it for diffusers"
         )
     source = find_checkpoint(model.checkpoint)
     family = family_of(source)
@@ -87,6 +88,8 @@ def export_checkpoint(
             _save_transformer(family, source / "transformer", weights, partial)
         elif format == "diffusers":
             _save_for_pipelines(family, _adapters(weights, model.lora), partial)
+        elif format == "comfyui":
+            _save_for_comfyui(family, model.lora, _adapters(weights, model.lora), partial)
         else:
             _save_for_peft(family, model.lora, _adapters(weights, model.lora), partial)
         shutil.rmtree(folder, ignore_errors=True)
@@ -167,6 +170,24 @@ def _adapters(weights: Mapping[str, Tensor], lora: LoraSpec) -> dict[str, Tensor
 
 def _save_for_pipelines(family: Family, adapters: dict[str, Tensor], folder: Path) -> None:
     getattr(diffusers, family.pipeline).save_lora_weights(folder, transformer_lora_layers=adapters)
+
+
+def _save_for_comfyui(
+    family: Family, lora: LoraSpec, adapters: Mapping[str, Tensor], folder: Path
+) -> None:
+    """ComfyUI adds `alpha / rank * B A`, with the alpha of each module, or of 1 without one."""
+    named = dict[str, Tensor]()
+    for name, it in adapters.items():
+        module, matrix = name.split(".lora_")
+        theirs = family.name_in_comfyui(module)
+        if theirs is None:
+            raise CheckpointError(
+                f"--format comfyui: what ComfyUI calls the modules of {family.name} is not known"
+                " here; use `--format diffusers`"
+            )
+        named[f"{theirs}.lora_{matrix}"] = it
+        named[f"{theirs}.alpha"] = torch.tensor(float(lora.rank))
+    save_file(named, folder / COMFYUI_FILE, {"format": "pt"})
 
 
 def _save_for_peft(

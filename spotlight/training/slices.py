@@ -22,6 +22,7 @@ from torch import Tensor
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.errors import TrainingDiverged, TransferFailed
 from spotlight.jobs import SamplerSpec, TrainingSpec
+from spotlight.jobs.losses import training_guidance
 from spotlight.training.batches import TrainingBatch, key
 from spotlight.training.forwards import Forwards, MicroBatch
 from spotlight.training.losses import Loss, Terms, Velocities, build_loss
@@ -137,11 +138,14 @@ class SliceComputer:
         seed: int,
         backward: BackwardSum,
     ) -> None:
-        """`seed` is the job's; `backward` is of the model's trained parameters."""
+        """`sampler` and `seed` are the job's; `backward` is of the model's trained parameters."""
         self._model = model
         self._loss = loss
         self._training = training
-        self._sampler = sampler
+        guidance = training_guidance(
+            training, sampler, loss.samplers, embedded=model.embeds_guidance
+        )
+        self._sampler = msgspec.structs.replace(sampler, guidance=guidance)
         self._seed = seed
         self._backward = backward
         model.checkpoint_activations(training.activation_checkpointing)
@@ -149,6 +153,10 @@ class SliceComputer:
     def keys(self, iteration: int, update: int, draws: Sequence[int]) -> list[int]:
         """Those that decide the flow times and the noise of samples."""
         return [key(self._seed, iteration, update, draw) for draw in draws]
+
+    def forwards(self, batch: TrainingBatch) -> Forwards:
+        """The forward passes of a batch, with the guidance of training."""
+        return Forwards(self._model, self._sampler, batch.prompts)
 
     def needs_old(self, update: int) -> bool:
         """Whether the old policy takes passes of its own: while the weights that roll out are the
@@ -174,7 +182,7 @@ class SliceComputer:
             )
         rows = torch.arange(slice_.first, end)
         terms = terms.select(rows, torch.device("cpu"))
-        forwards = Forwards(self._model, self._sampler, batch.prompts)
+        forwards = self.forwards(batch)
 
         def velocities(role: Role) -> list[Tensor]:
             use(role)

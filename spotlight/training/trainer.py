@@ -127,7 +127,6 @@ class Trainer:
             raise ValueError(f"rank {rank} of {world} needs its group")
         self._model = model
         self._training = training
-        self._sampler = sampler
         self._seed = seed
         self._rank = rank
         self._world = world
@@ -324,7 +323,7 @@ class Trainer:
         """The weights that the next rollouts use (DiffusionNFT's old policy, else the newest).
 
         Copies on the CPU in the model's own dtypes, named as in its `trainable_state`. Ranks of a
-        sharded model must call it together; so with the five that follow.
+        sharded model must call it together; so with the seven that follow.
         """
         return self._weights.published(self._rollout_values)
 
@@ -349,6 +348,20 @@ class Trainer:
     def evaluation_part(self) -> dict[str, Tensor]:
         """The same of `evaluation_state`."""
         return self._weights.published_part(self._ema.average)
+
+    def current_part(self) -> dict[str, Tensor]:
+        """The same of `current_state`."""
+        return self._weights.published_part(self._weights.values)
+
+    def reference_part(self) -> dict[str, Tensor]:
+        """The same of `reference_state`."""
+        return self._weights.published_part(self._values_of("reference"))
+
+    @property
+    def trains_published(self) -> bool:
+        """Whether the next update changes the very weights that roll out: it is the first one of
+        its iteration, and no average rolls out."""
+        return self._old is None and self.update is not None and self.update.update == 0
 
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that training needs to go on with the same bits; copies on the CPU. Of a
@@ -513,7 +526,7 @@ class Trainer:
     ) -> list[Prepared]:
         """The only slice of every update. The weights of each policy are put into the model once,
         and those that the iteration began with need not be kept for longer."""
-        forwards = Forwards(self._model, self._sampler, batch.prompts)
+        forwards = self._computer.forwards(batch)
 
         def velocities(role: Role, needed: Sequence[bool]) -> list[Passes]:
             if any(needed):
@@ -581,7 +594,7 @@ class Trainer:
         else:
             update = begun.updates[0]
             samples = [sample for each in update.slices for sample in each.samples][:most]
-            forwards = Forwards(self._model, self._sampler, begun.batch.prompts)
+            forwards = self._computer.forwards(begun.batch)
             terms = self._terms(update.iteration, update.update, begun.batch, samples)
         rows = torch.arange(min(len(terms), most))
         few = _Few(forwards, terms.select(rows, torch.device("cpu")))

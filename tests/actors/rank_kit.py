@@ -97,7 +97,7 @@ class FakeTrainer:
         self.closed = False
         self.slices = 1
         self.updates_of_a_batch = 1
-        self.has_reference = False
+        self.has_reference = self.trains_published = False
         self.micro_batches = 1
         """How many passes a slice takes here."""
         self.while_it_computes: Callable[[int], None] = lambda place: None

@@ -218,7 +218,7 @@ def plain_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(name: str) -> ModuleSpec | None:
         return None if name in EXTRAS else find_spec(name)
 
-    monkeypatch.setattr("spotlight.preflight.checks.find_spec", find)
+    monkeypatch.setattr("spotlight.preflight.packages.find_spec", find)
 
 
 @pytest.mark.usefixtures("plain_wheel")

@@ -71,6 +71,14 @@ def test_a_stochastic_sampler_says_its_noise() -> None:
     assert "flow_sde, 8 steps, noise 0.7 in 2 steps, guidance 4" in _words(sampler=sampler)
 
 
+def test_guidance_of_training_is_said_where_it_is_not_that_of_rollouts() -> None:
+    guided = {"height": 32, "width": 64, "guidance": 4}
+    assert "on 1 worker, without guidance" in _words(sampler=guided)
+    assert "on 1 worker, guidance 2" in _words(sampler=guided, training={"guidance": 2})
+    same = _words(sampler=guided, training={"guidance": 4})
+    assert "guidance" not in same.partition("on 1 worker")[2] and "guidance" not in _words()
+
+
 def test_the_degree_is_said_where_there_is_one() -> None:
     four = {"spot": {"workers": 6}}
     assert "batches of 8, up to 4 workers together on one" in _words(pools=four)

@@ -55,14 +55,14 @@ def test_every_section_of_a_job_is_one(page: str) -> None:
 
 
 def test_the_class_of_the_page_is_that_of_the_example_and_takes_15_lines() -> None:
-    (shown,) = blocks("own-reward.md", "python")
+    _, shown, _ = blocks("own-reward.md", "python")
     example = (FOLDER / "ink.py").read_text(encoding="utf-8")
     assert example.partition('"""\n\n')[2] == shown
     assert len(shown.splitlines()) == 15
 
 
 def test_the_class_of_the_page_scores_images_by_the_prompts_of_the_page(on_path: None) -> None:
-    job = with_sections(blocks("own-reward.md", "yaml")[0])
+    job = with_sections(blocks("own-reward.md", "yaml")[1])
     scorer = build_scorer(job.rewards[0], Permissions.of(job))
     images = np.zeros((3, 10, 10, 3), np.uint8)
     images[1, :2], images[2] = 255, 255
@@ -70,6 +70,24 @@ def test_the_class_of_the_page_scores_images_by_the_prompts_of_the_page(on_path:
     (lines,) = blocks("own-reward.md", "jsonl")
     prompts = parse_jsonl(lines, "the page").items
     assert scorer.score(images[:2], prompts) == pytest.approx([0.85, 0.95])
+
+
+def test_the_functions_of_the_page_score_images_in_three_lines_at_most(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sharpness, _, diversity = blocks("own-reward.md", "python")
+    assert max(len(sharpness.splitlines()), len(diversity.splitlines())) <= 3
+    (tmp_path / "my_rewards.py").write_text(sharpness + diversity)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sharp, _, groupwise, *_ = map(with_sections, blocks("own-reward.md", "yaml"))
+    images = np.zeros((2, 4, 4, 3), np.uint8)
+    images[0, :2] = 255
+    wanted = ((sharp, [127.5 / 128, 0.0]), (groupwise, [0.25, 0.25]))
+    for job, rewards in wanted:
+        check(job)
+        scorer = build_scorer(job.rewards[0], Permissions.of(job))
+        assert list(scorer.score(images, [Prompt("a")] * 2)) == pytest.approx(rewards)
+    monkeypatch.delitem(sys.modules, "my_rewards")
 
 
 @pytest.mark.parametrize("name", ["own-reward", "two-rewards"])

@@ -73,3 +73,36 @@ def tiny_clip(folder: Path) -> Path:
     images = CLIPImageProcessor(size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32})
     CLIPProcessor(images, tokenizer).save_pretrained(folder)
     return folder
+
+
+def tiny_aesthetic(folder: Path) -> Path:
+    """A CLIP that sees alone, and the layers of LAION's predictor on it."""
+    import torch
+    from safetensors.torch import load_file, save_file
+    from transformers import CLIPImageProcessor, CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    torch.manual_seed(0)
+    config = CLIPVisionConfig(
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        image_size=32,
+        patch_size=16,
+        projection_dim=8,
+    )
+    CLIPVisionModelWithProjection(config).save_pretrained(folder)
+    weights = load_file(folder / "model.safetensors")
+    widths = (8, 1024, 128, 64, 16, 1)
+    for at, before, width in zip((0, 2, 4, 6, 7), widths, widths[1:], strict=False):
+        weights[f"layers.{at}.weight"] = torch.randn(width, before) / before**0.5
+        weights[f"layers.{at}.bias"] = torch.randn(width)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tiny_clip(folder / "whole")  # for its processor
+    for file in (folder / "whole").iterdir():
+        if not (folder / file.name).exists() and file.suffix != ".safetensors":
+            file.rename(folder / file.name)
+    CLIPImageProcessor(
+        size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
+    ).save_pretrained(folder)
+    return folder

@@ -10,6 +10,7 @@ import pytest
 from spotlight.errors import RunFolderError, UserError
 from spotlight.exports.plan import plan_export
 from spotlight.store.run_folder import checkpoint_path
+from spotlight.types import ADAPTER_FORMATS, ExportFormat
 from tests.small_run import small_job, write_run
 
 
@@ -69,10 +70,13 @@ def test_without_a_validated_checkpoint_there_is_no_best(run: Path) -> None:
         plan_export(run, weights="best", format="diffusers")
 
 
-def test_whole_weights_are_refused_for_peft(run: Path) -> None:
+@pytest.mark.parametrize("format", ADAPTER_FORMATS)
+def test_whole_weights_are_refused_where_only_adapters_are_read(
+    run: Path, format: ExportFormat
+) -> None:
     assert small_job().model.tuning == "full"
-    with pytest.raises(UserError, match="--format peft: this job trains all weights"):
-        plan_export(run, weights="best", format="peft")
+    with pytest.raises(UserError, match=f"--format {format}: this job trains all weights"):
+        plan_export(run, weights="best", format=format)
 
 
 def test_a_folder_with_something_in_it_is_left_alone(run: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,8 +11,14 @@ from smallest_job import SMALLEST, with_field
 
 from spotlight import __version__
 from spotlight.errors import JobError
-from spotlight.jobs import job_from_data, job_to_yaml, parse_job
-from spotlight.jobs.former_fields import FORMER, Former, brought_up
+from spotlight.jobs import (
+    job_from_data,
+    job_of_run,
+    job_to_yaml,
+    parse_job,
+    parse_job_of_run,
+)
+from spotlight.jobs.former_fields import FORMER, LATER, Former, brought_up
 from spotlight.jobs.loading import job_paths
 from spotlight.jobs.losses import LOSSES
 from spotlight.jobs.stamp import Stamp
@@ -127,6 +134,28 @@ def test_what_a_loss_of_the_users_own_was_told_of_its_rows_stays() -> None:
     assert brought_up({"training": training})["training"]["options"] == {"times": 8}
     with pytest.raises(JobError, match=r"^training\.clip_range: is no field any more"):
         brought_up({"training": {"loss": "my_losses:Mine", "clip_range": 0.2}})
+
+
+# --- what a run did before a field was there ---
+
+
+def test_a_run_of_before_goes_on_to_train_with_the_guidance_of_its_rollouts() -> None:
+    guided = with_field("sampler.guidance", 4.5)
+    said = with_field("training.loss", "diffusion_nft", guided)
+    before = copy.deepcopy(said)
+    assert job_of_run(said).training.guidance == 4.5
+    assert said == before, "what was given stays as it is"
+    assert parse_job_of_run(yaml.safe_dump(said), source="run").training.guidance == 4.5
+    assert job_from_data(said).training.guidance is None, "a job is none of before"
+
+
+def test_a_run_of_today_keeps_to_the_guidance_that_follows_from_its_loss() -> None:
+    job = job_from_data(with_field("sampler.guidance", 4.5))
+    assert parse_job_of_run(job_to_yaml(job), source="run") == job
+
+
+def test_fields_that_came_later_and_what_decided_them_are_fields_of_today() -> None:
+    assert {*LATER, *LATER.values()} <= set(job_paths())
 
 
 # --- who wrote a file ---

@@ -68,6 +68,35 @@ def test_an_ode_sampler_has_no_use_for_the_window() -> None:
     job_from_data(with_field("sampler.steps", 2))
 
 
+@pytest.mark.parametrize("loss", ["flow_grpo", "grpo_guard"])
+def test_losses_that_replay_steps_refuse_another_guidance_than_that_of_rollouts(loss: str) -> None:
+    data = with_field("sampler.kind", "flow_sde", with_field("training.loss", loss))
+    data = with_field("sampler.guidance", 4.5, data)
+    assert job_from_data(data).training.guidance is None
+    assert job_from_data(with_field("training.guidance", 4.5, data)).training.guidance == 4.5
+    error = problem_of(with_field("training.guidance", 1, data))
+    assert error.path == "training.guidance"
+    assert error.problem.startswith("must be 4.5 as `sampler.guidance`, or absent, with " + loss)
+
+
+@pytest.mark.parametrize("kind", ["fp8", "nf4"])
+def test_weights_that_are_trained_cannot_be_quantised(kind: str) -> None:
+    data = with_field("model.quantize", kind)
+    error = problem_of(data)
+    assert error.path == "model.quantize"
+    assert error.problem.startswith(f"must be `none`, not `{kind}`, with `model.tuning: full`")
+    job = job_from_data(with_field("model.tuning", "lora", data))
+    assert job.model.quantize == kind
+
+
+@pytest.mark.parametrize("name", ["flux1-dev-Q4_K_S.gguf", "/models/A.GGUF"])
+def test_a_gguf_file_is_refused_with_what_to_do(name: str) -> None:
+    error = problem_of(with_field("model.checkpoint", name))
+    assert error.path == "model.checkpoint"
+    assert "is a GGUF file, which is not read" in error.problem
+    assert "`model.quantize`" in error.problem
+
+
 @pytest.mark.parametrize("noise_level", [1.01, 2.0])
 def test_cps_refuses_a_noise_level_above_all_of_the_noise(noise_level: float) -> None:
     """At 2 it would add none."""

@@ -5,7 +5,11 @@ from random import Random
 
 import pytest
 
-from spotlight.policies.advantages import group_advantages, mixed_advantages
+from spotlight.policies.advantages import (
+    contrasting_groups,
+    group_advantages,
+    mixed_advantages,
+)
 
 REWARDS = [0.0, 1.0, 0.5, 0.5, 0.25, 0.75]
 GROUPS = ["a", "a", "b", "b", "c", "c"]
@@ -106,3 +110,64 @@ def test_a_clip_leaves_no_push_on_a_whole_group_with_several_rewards_either(seed
     for group in set(groups):
         inside = [a for a, g in zip(advantages, groups, strict=True) if g == group]
         assert math.fsum(inside) == pytest.approx(0, abs=1e-12)
+
+
+# --- groups that vary most ---
+
+VARYING = [(0.0,), (1.0,), (0.4,), (0.6,), (0.5,), (0.5,), (0.0,), (1.0,)]
+IN_PAIRS = ["a", "a", "b", "b", "c", "c", "d", "d"]
+"""Variances of 0.25, 0.01, 0 and 0.25."""
+
+
+@pytest.mark.parametrize(
+    ("share", "kept"),
+    [(0.4, "a"), (0.49, "a"), (0.5, "ad"), (0.98, "ad"), (0.99, "abd"), (1.0, "abcd")],
+)
+def test_the_fewest_groups_that_have_the_share_of_variance_are_kept(share, kept):
+    assert contrasting_groups(VARYING, IN_PAIRS, (1.0,), share) == set(kept)
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_all_groups_are_kept_where_none_varies(share):
+    assert contrasting_groups([(0.5,)] * 4, [0, 0, 1, 1], (1.0,), share) == {0, 1}
+
+
+def test_several_rewards_count_by_their_weight_and_not_by_their_unit():
+    first = [0.0, 1.0, 0.5, 0.5]
+    second = [50.0, 50.0, 0.0, 100.0]
+    rewards, groups = list(zip(first, second, strict=True)), [0, 0, 1, 1]
+    assert contrasting_groups(rewards, groups, (2.0, 1.0), 0.5) == {0}
+    assert contrasting_groups(rewards, groups, (1.0, 2.0), 0.5) == {1}
+
+
+def test_a_reward_that_is_only_measured_keeps_no_group():
+    rewards = [(0.0, 0.0), (1.0, 0.0), (0.5, 0.0), (0.5, 9.0)]
+    assert contrasting_groups(rewards, [0, 0, 1, 1], (1.0, 0.0), 0.99) == {0}
+
+
+def test_no_sample_has_no_group():
+    assert contrasting_groups([], [], (1.0,), 0.5) == frozenset()
+
+
+# --- weights that depend on the group ---
+
+
+def test_rewards_weigh_otherwise_in_groups_that_say_so():
+    rewards = [(0.0, 1.0), (1.0, 0.0), (0.0, 1.0), (1.0, 0.0)]
+    groups = [0, 0, 1, 1]
+    found = mixed_advantages(rewards, groups, (1.0, 0.0), by_group={1: (0.0, 1.0)})
+    assert found == pytest.approx([-1.0, 1.0, 1.0, -1.0], abs=1e-3)
+
+
+def test_groups_with_the_same_weights_as_all_change_nothing():
+    rewards = [(0.0, 3.0), (1.0, 2.0), (0.5, 0.0), (0.2, 9.0)]
+    groups, weights = [0, 0, 1, 1], (1.0, 0.5)
+    plain = mixed_advantages(rewards, groups, weights)
+    assert mixed_advantages(rewards, groups, weights, by_group={0: weights}) == plain
+
+
+def test_a_single_reward_counts_more_in_groups_where_it_weighs_more():
+    rewards = [(0.0,), (1.0,), (0.0,), (1.0,)]
+    found = mixed_advantages(rewards, [0, 0, 1, 1], (1.0,), by_group={0: (3.0,)})
+    assert found[1] == pytest.approx(3 * found[3])
+    assert contrasting_groups(rewards, [0, 0, 1, 1], (1.0,), 0.5, {1: (3.0,)}) == {1}

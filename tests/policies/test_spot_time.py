@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 from spotlight.policies.spot_time import (
     EARLY,
-    LONG,
     MARGIN,
-    MORE_SAMPLES,
     MOST_GRADIENT_BYTES,
+    WORTH_WAITING,
     GradientWork,
     Samples,
-    SettingsWithoutSpot,
     SpotPlan,
     SpotWork,
     plan_spot_time,
@@ -78,7 +76,7 @@ def test_without_links_an_update_is_divided_evenly(workers: int, seconds: float)
 
 def test_the_links_of_the_ranks_nodes_limit_how_many_gradients_come() -> None:
     heavy = replace(GRADIENTS, gradient_bytes=9 * 10**9)
-    assert heavy.update_s(40) > replace(heavy, rank_nodes=4).update_s(40)
+    assert heavy.update_s(40) > replace(heavy, receivers=4).update_s(40)
 
 
 def simulated_update_s(work: GradientWork, workers: int) -> float:
@@ -88,7 +86,7 @@ def simulated_update_s(work: GradientWork, workers: int) -> float:
     away_s, up_s = work.away_s(), work.gradient_bytes / up
     each_s = max((work.worker_slice_s or work.rank_slice_s), up_s)
     left = [work.slices] * work.ranks  # that neither the rank nor a worker has begun
-    links = [-math.inf] * work.rank_nodes
+    links = [-math.inf] * work.receivers
     last = 0.0
     free = [(0.0, 0, rank) for rank in range(work.ranks)]
     free += [(away_s - each_s, 1, number) for number in range(workers)]
@@ -101,7 +99,7 @@ def simulated_update_s(work: GradientWork, workers: int) -> float:
             heapq.heappush(free, (at + work.rank_slice_s, 0, number))
         elif kind == 1:
             rank = max(range(work.ranks), key=left.__getitem__)
-            link = rank % work.rank_nodes
+            link = rank % work.receivers
             came = max(at + each_s, links[link] + up_s)
             if came > left[rank] * work.rank_slice_s + at:
                 continue  # the rank would have it sooner
@@ -258,9 +256,8 @@ def test_with_no_other_worker_the_gpus_that_train_make_previews_between_training
     assert "training waits" in plan.why
 
 
-@pytest.mark.parametrize("may_wait", [False, True])
-def test_previews_that_are_made_in_any_case_are_made(may_wait: bool) -> None:
-    work = replace(WORK, least_previews=5, most_previews=5, may_wait=may_wait)
+def test_previews_that_are_made_in_any_case_are_made() -> None:
+    work = replace(WORK, least_previews=5, most_previews=5)
     assert plan_spot_time(work).previews == 5
 
 
@@ -280,13 +277,6 @@ def test_evaluations_go_before_previews() -> None:
     before = plan_spot_time(late)
     after = plan_spot_time(replace(late, evaluation_s=100.0))
     assert after.previews == pytest.approx(before.previews - 100 / (48 * 9.4))
-
-
-def test_a_job_whose_training_does_not_wait_chooses_from_what_was_made_beside_it() -> None:
-    work = replace(WORK, samples_from="regenerated", finish_s=9.4, preview_s=60.0, may_wait=False)
-    plan = plan_spot_time(work)
-    assert plan.previews < 1
-    assert "waits" not in plan.why
 
 
 def test_a_choice_by_previews_that_hardly_agree_with_samples_is_worth_less() -> None:
@@ -329,8 +319,7 @@ def any_speed(work: SpotWork, workers: int, previews: float) -> float:
             beside_s, before_s = 0.0, work.samples * work.finish_s
     each_s = work.samples * work.preview_s
     fit = min((beside_s - before_s) / each_s, work.most_previews)
-    wanted = min(previews, work.most_previews) if work.may_wait else 0.0
-    previews = max(wanted, fit, least)
+    previews = max(min(previews, work.most_previews), fit, least)
     missing_s = max(0.0, previews * each_s + before_s - beside_s)
     gpus = work.workers + gradients.ranks
     return work.taught(previews) / (training_s + (missing_s + after_s) / gpus)
@@ -349,7 +338,6 @@ def any_speed(work: SpotWork, workers: int, previews: float) -> float:
     slope=st.floats(0, 1.7),
     agreement=st.floats(0, 1),
     limits=st.sampled_from([(0.0, math.inf), (0.0, 6.0), (2.0, 4.0), (3.0, 3.0)]),
-    may_wait=st.booleans(),
 )
 def test_a_plan_is_within_a_hundredth_of_the_best_of_all(
     gradients: GradientWork,
@@ -363,7 +351,6 @@ def test_a_plan_is_within_a_hundredth_of_the_best_of_all(
     slope: float,
     agreement: float,
     limits: tuple[float, float],
-    may_wait: bool,
 ) -> None:
     work = SpotWork(
         gradients=gradients,
@@ -378,7 +365,6 @@ def test_a_plan_is_within_a_hundredth_of_the_best_of_all(
         agreement=agreement,
         least_previews=limits[0],
         most_previews=limits[1],
-        may_wait=may_wait,
     )
     plan = plan_spot_time(work)
     most = work.workers if gradients.comes_in_time(gradients.slices) else 0
@@ -496,39 +482,24 @@ def test_slices_that_were_not_granted_are_granted_when_they_come_early() -> None
     assert plan_spot_time(early, before).grants_slices
 
 
-# --- without spot workers for long ---
+# --- which previews are waited for ---
 
 
-def test_it_says_nothing_of_other_settings_while_spot_workers_may_come_back() -> None:
-    gone = replace(WORK, spot_workers=0, iterations_without_spot=LONG - 1)
-    assert plan_spot_time(gone).without_spot is None
-    back = replace(WORK, iterations_without_spot=LONG)
-    assert plan_spot_time(back).without_spot is None
+def test_training_waits_where_the_previews_beside_it_are_few() -> None:
+    alone = plan_spot_time(replace(WORK, spot_workers=0))
+    assert alone.waited_for == alone.previews > 2
 
 
-def test_without_spot_for_long_all_gpus_make_the_previews_that_are_worth_it() -> None:
-    gone = replace(WORK, spot_workers=0, iterations_without_spot=LONG)
-    assert plan_spot_time(gone).without_spot == SettingsWithoutSpot(candidates=3, samples=48)
+def test_training_does_not_wait_for_previews_that_teach_hardly_more() -> None:
+    work = replace(with_links(None), preview_s=5.0)
+    plan = plan_spot_time(work)
+    assert speed(work, plan) < WORTH_WAITING * any_speed(work, 0, 0.0)
+    assert plan.waited_for == 0
 
 
-def test_without_spot_for_long_and_with_little_to_choose_there_are_more_samples_instead() -> None:
-    gone = replace(
-        WORK, spot_workers=0, iterations_without_spot=LONG, gain=even_pass_or_fail, preview_s=40.0
-    )
-    expected = SettingsWithoutSpot(candidates=1, samples=round(MORE_SAMPLES * 48))
-    assert plan_spot_time(gone).without_spot == expected
-
-
-def test_without_spot_for_long_seeds_are_not_denoised_again() -> None:
-    gone = replace(
-        WORK,
-        spot_workers=0,
-        iterations_without_spot=LONG,
-        samples_from="regenerated",
-        preview_s=4.7,
-        finish_s=9.4,
-    )
-    assert plan_spot_time(gone).without_spot == SettingsWithoutSpot(candidates=3, samples=48)
+def test_training_waits_where_prompt_groups_would_not_be_whole() -> None:
+    work = replace(with_links(None), gain=lambda previews: 1.0, preview_s=50.0)
+    assert plan_spot_time(work).waited_for == 1
 
 
 # --- words and bad input ---

@@ -12,6 +12,7 @@ from preflight_kit import MakeJob
 
 from spotlight.errors import CheckpointError, JobError, MissingDependency, RunFolderError, UserError
 from spotlight.preflight import checks as preflight
+from spotlight.preflight import packages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -27,7 +28,7 @@ def test_neither_torch_nor_numpy_is_imported() -> None:
 
 def _without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
     monkeypatch.setattr(
-        preflight, "find_spec", lambda name: None if name in missing else SimpleNamespace()
+        packages, "find_spec", lambda name: None if name in missing else SimpleNamespace()
     )
 
 

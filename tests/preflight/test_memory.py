@@ -173,12 +173,46 @@ def test_guidance_keeps_the_activations_of_two_passes_unless_it_is_an_input(
     make_job: Callable[..., JobSpec],
 ) -> None:
     def kept(name: str, guidance: float) -> int:
-        job = make_job(name, sampler={"guidance": guidance})
+        training = {"guidance": guidance}
+        job = make_job(name, sampler={"guidance": 4.0}, training=training)
         plan = memory_plan(job, inspect_checkpoint(job.model))
         return part(plan.trainer, "activations").nbytes
 
     assert kept("qwen-image", 4.0) == 2 * kept("qwen-image", 1.0)
     assert kept("flux.1-dev", 4.0) == kept("flux.1-dev", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "kind", "passes"),
+    [("diffusion_nft", "ode", 1), ("flow_grpo", "flow_sde", 2), ("my_losses:Mine", "ode", 2)],
+)
+def test_guided_rollouts_take_a_second_pass_of_training_only_from_losses_that_replay_them(
+    make_job: Callable[..., JobSpec], loss: str, kind: str, passes: int
+) -> None:
+    def kept(guidance: float) -> int:
+        sampler = {"guidance": guidance, "kind": kind}
+        job = make_job(sampler=sampler, training={"loss": loss, "advantage_clip": 1.0})
+        plan = memory_plan(job, inspect_checkpoint(job.model))
+        return part(plan.trainer, "activations").nbytes
+
+    assert kept(4.0) == passes * kept(1.0)
+
+
+def test_quantised_weights_take_fewer_bytes_and_everything_else_as_many(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    def parts(kind: str) -> dict[str, int]:
+        job = make_job("qwen-image", model={"tuning": "lora", "quantize": kind})
+        plan = memory_plan(job, inspect_checkpoint(job.model))
+        return {part.name: part.nbytes for part in plan.trainer.parts}
+
+    whole, eight, four = parts("none"), parts("fp8"), parts("nf4")
+    assert eight["transformer"] == pytest.approx(whole["transformer"] / 2, rel=0.01)
+    assert four["transformer"] == pytest.approx(whole["transformer"] * 0.5625 / 2, rel=0.01)
+    for quantised in (eight, four):
+        assert quantised.keys() - whole.keys() == {"a matrix made whole (about)"}
+        same = whole.keys() - {"transformer"}
+        assert {name: quantised[name] for name in same} == {name: whole[name] for name in same}
 
 
 def test_a_sample_of_1280_pixels_needs_activation_checkpointing(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,19 @@ def test_a_pool_needs_enough_different_prompts(make_job: MakeJob, tmp_path: Path
     (tmp_path / "train.txt").write_text("".join(f'say "{n}"\n' for n in range(20)))
     with pytest.raises(JobError, match=r"^exploration\.prompt_pool: 24 prompts .* has only 20;"):
         preflight.check(make_job(exploration={"prompt_pool": 3}))
+
+
+def test_a_weight_for_a_tag_that_no_prompt_has_is_refused(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    rewards = [{"weight_by_tag": {"sings": 2.0}}]
+    with pytest.raises(JobError, match=r"^rewards\[0\]\.weight_by_tag: .* JSON lines with a `tag`"):
+        preflight.check(make_job(rewards=rewards))
+    lines = [json.dumps({"prompt": f'the number "{n}"', "tag": "signs"}) for n in range(10)]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    with pytest.raises(JobError, match="has the tag `sings`; name one that is there, such as `sig"):
+        preflight.check(make_job(rewards=rewards))
+    preflight.check(make_job(rewards=[{"weight_by_tag": {"signs": 2.0}}]))
 
 
 def test_the_ocr_reward_needs_text_in_quotes(make_job: MakeJob, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from spotlight.assets.geneval import asked_of
 from spotlight.errors import JobError, MissingDependency, ScoringError
 from spotlight.jobs import RewardSpec, job_from_data, load_job
 from spotlight.preflight import checks as preflight
+from spotlight.preflight import packages
 from spotlight.rewards.base import Prompt, build_scorer
 from tools.shape_scenes import all_prompts, render, scene_for
 
@@ -89,6 +90,6 @@ def test_opencv_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_opencv(name: str) -> ModuleSpec | None:
         return None if name == "cv2" else find_spec(name)
 
-    monkeypatch.setattr(preflight, "find_spec", without_opencv)
+    monkeypatch.setattr(packages, "find_spec", without_opencv)
     with pytest.raises(MissingDependency, match=r"`rewards\[0\]\.kind: compositional` needs cv2"):
         preflight.check(load_job(EXAMPLE))

@@ -33,7 +33,7 @@ def test_the_reward_of_a_video_is_the_mean_of_its_frames() -> None:
     videos[1, :, 0, 0, 0] = (10, 10, 40)
     scorer = Pixel()
     assert FrameScorer(scorer).score(videos, PROMPTS) == [3.0, 20.0]
-    assert scorer.prompts == ["dark"] * 3 + ["bright"] * 3
+    assert scorer.prompts == ["dark", "bright"] * 3, "frames of one time are scored together"
 
 
 def test_images_are_scored_as_they_are() -> None:
@@ -44,5 +44,5 @@ def test_images_are_scored_as_they_are() -> None:
 
 def test_a_frame_without_a_reward_is_a_failure() -> None:
     videos = np.zeros((2, 3, 4, 4, 3), dtype=np.uint8)
-    with pytest.raises(ScoringError, match="2 rewards for 3 frames"):
+    with pytest.raises(ScoringError, match="1 rewards for 2 frames"):
         FrameScorer(Pixel(leaves_out=1)).score(videos, PROMPTS)

@@ -35,7 +35,17 @@ class Short:
 
 class Without: ...
 
-def function(images, prompts): ...
+def halves(images, prompts, by=2):
+    return [1 / by for _ in prompts]
+
+def short(images): ...
+
+def exact(images, prompts, *, wanted): ...
+
+async def later(images, prompts): ...
+
+thirds = lambda images, prompts: [1 / 3] * len(images)
+number = 3
 """
 POINTS = "[spotlight.rewards]\nscale = own_scorers.parts : Scale [more]\n"
 
@@ -86,7 +96,10 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
             "there is no module `nowhere.at_all` on this machine; install its package",
         ),
         ("own_scorers.none:Scale", "there is no module `own_scorers.none` on"),
-        ("own_scorers.parts:Scael", "own_scorers.parts has no class Scael; did you mean `Scale`?"),
+        (
+            "own_scorers.parts:Scael",
+            "own_scorers.parts has no class or function Scael; did you mean `Scale`?",
+        ),
         ("own_scorers.broken:Scale", "broken.py cannot be read (invalid syntax"),
         ("unknown", "no installed package has an entry point `unknown` in the group"),
         (
@@ -94,10 +107,10 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
             "own_scorers.parts:Without has no method `score`; it must be a",
         ),
         ("own_scorers.parts:Short", "own_scorers.parts:Short.score must take 2 arguments"),
-        (
-            "own_scorers.parts:function",
-            "function is a function, not a class with the method `score`",
-        ),
+        ("own_scorers.parts:short", "own_scorers.parts:short must take 2 arguments"),
+        ("own_scorers.parts:exact", "own_scorers.parts:exact must take 2 arguments"),
+        ("own_scorers.parts:later", "own_scorers.parts:later must not be `async`"),
+        ("own_scorers.parts:number", "own_scorers.parts:number is not a class with the method"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused_before_anything_is_imported(
@@ -133,12 +146,15 @@ def test_what_only_an_import_can_tell_is_left_to_it() -> None:
     [
         ("nowhere:Scale", {}, "nowhere cannot be imported here (ModuleNotFoundError"),
         ("own_scorers.broken:Scale", {}, "cannot be imported here (SyntaxError"),
-        ("own_scorers.parts:Scael", {}, "has no class Scael; did you mean `Scale`?"),
+        ("own_scorers.parts:Scael", {}, "no class or function Scael; did you mean `Scale`?"),
         ("own_scorers.parts:Scale", {"bye": 1}, "cannot be made with the options ['bye'] (TypeErr"),
         ("own_scorers.parts:Needs", {"key": "x"}, "(ValueError: no such x)"),
         ("own_scorers.parts:Short", {}, "must take two arguments, `images` and `prompts`"),
         ("own_scorers.parts:Without", {}, "is not a class with a method `score(images, prompts)`"),
-        ("own_scorers.parts:function", {}, "is not a class with a method `score(images, prompts)`"),
+        ("own_scorers.parts:short", {}, "must take two arguments, `images` and `prompts`"),
+        ("own_scorers.parts:halves", {"bye": 1}, "`prompts`, and the options ['bye']"),
+        ("own_scorers.parts:later", {}, "is neither a function of `images` and `prompts` nor a"),
+        ("own_scorers.parts:number", {}, "is neither a function of `images` and `prompts` nor a"),
         ("unknown", {}, "there is `scale`"),
     ],
 )
@@ -152,13 +168,27 @@ def test_what_cannot_score_is_refused_in_one_line(
     assert "\n" not in str(caught.value)
 
 
-def test_a_function_is_never_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[object] = []
-    module = importlib.import_module("own_scorers.parts")
-    monkeypatch.setattr(module, "function", lambda **options: called.append(options))
-    with pytest.raises(JobError):
-        build_scorer(spec("own_scorers.parts:function", x=1), Permissions(code=("own_scorers",)))
-    assert called == []
+@pytest.mark.parametrize(
+    ("name", "options", "reward"),
+    [
+        ("own_scorers.parts:halves", {}, 0.5),
+        ("own_scorers.parts:halves", {"by": 4}, 0.25),
+        ("own_scorers.parts:thirds", {}, 1 / 3),
+    ],
+)
+def test_a_function_scores_every_batch_with_its_options(
+    name: str, options: dict[str, Any], reward: float
+) -> None:
+    check_plugin(spec(name, **options))
+    assert "marker_of_import" not in sys.modules, "a check runs none of its code"
+    scorer = build_scorer(spec(name, **options), Permissions(code=("own_scorers",)))
+    assert scorer.score(np.zeros((1, 4, 4, 3), np.uint8), [Prompt("a")]) == [reward]
+
+
+def test_options_that_a_function_does_not_take_are_refused_before_it_is_imported() -> None:
+    with pytest.raises(JobError, match=r"must take 2 arguments and the options \['bye'\]"):
+        check_plugin(spec("own_scorers.parts:halves", bye=1))
+    assert "marker_of_import" not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["own_scorers.parts:Scale", "scale"])

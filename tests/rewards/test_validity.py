@@ -65,3 +65,21 @@ def test_without_a_range_every_finite_number_is_a_reward() -> None:
     assert score_with(Answers([-3e6, 22.0]), free, None, PROMPTS) == (-3e6, 22.0)
     with pytest.raises(ScoringError, match="nan is not a valid reward"):
         score_with(Answers([float("nan"), 22.0]), free, None, PROMPTS)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "problem"),
+    [
+        (["a"], "it compares images of a prompt, and there is one only"),
+        (["a", "b"], "it compares images of a prompt, and these are of several"),
+    ],
+)
+def test_what_is_no_group_is_not_compared(prompts: list[str], problem: str) -> None:
+    spec = RewardSpec(kind="python", python="own:compare", groupwise=True)
+
+    class Compares:
+        def score(self, images: object, prompts: object) -> list[float]:
+            pytest.fail("nothing is compared")
+
+    with pytest.raises(ScoringError, match=problem):
+        score_with(Compares(), spec, None, [Prompt(text) for text in prompts])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spotlight.actors.protocol.up import NodeReport
+from spotlight.actors.protocol.up import NodeReport, WorkerRefs
 from spotlight.actors.protocol.users import Acknowledged
 from spotlight.actors.runtime import ActorRef
 from spotlight.record.ledger import Ledger, NodeBill, RollupLine, WorkerTimes
@@ -19,17 +19,19 @@ from spotlight_simulation.ledger_watch import WRITTEN_AFTER_S, LedgerWatch
 
 STORE = StoreEndpoint("127.0.0.1", 1, "token", "machine", "/root")
 NODE = ActorRef("memory://n", "node", 1)
+WORKER = WorkerRefs("n/0", 1, NODE, NODE, NODE)
 HAS_SAID = f"{NODE.process:x}"
 
 
 class Scene:
-    """A node's process that begins at 0, works for nobody, and for job `a` from 1 s on."""
+    """A node's process that begins at 0, works for nobody, and for job `a` from 1 s on. Its machine
+    may have been starting for some time before."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, machine_s: float = 0.0) -> None:
         self.runs, self.now, self.number = folder, 0.0, 0
         self.history = History(lambda: self.now)
         self.watch = LedgerWatch(self.history, folder, lambda: self.now)
-        self.watch.begun("n#1")
+        self.watch.begun("n#1", machine_s)
         self.now = 1.0
         self.watch.works_for("n#1", "a")
         self.run = folder / "a-001"
@@ -42,7 +44,7 @@ class Scene:
         stretches = tuple(
             WorkerTimes(number, job, {"n/0": {"train": time_ms}}) for number, job, time_ms in times
         )
-        report = NodeReport(self.number, "n", "spot", NODE, (), STORE, times=stretches)
+        report = NodeReport(self.number, "n", "spot", NODE, (WORKER,), STORE, times=stretches)
         self.watch.said("n#1", report)
         self.watch.heard(report)
         self.watch.answered(report, Acknowledged())
@@ -164,3 +166,19 @@ def test_lines_that_do_not_add_up_to_their_ledger_are_noticed(scene: Scene) -> N
     rollups.append(RollupLine(number=1, start_s=0.0, end_s=2.0, at=2.0, times=times))
     rollups.close()
     assert "the lines have 1999 ms" in scene.found()[0]
+
+
+def test_the_start_of_a_machine_must_be_on_a_bill(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, machine_s=5.0)
+    scene.reports_truly(3.0)
+    scene.writes(scene.runs, (0, "", 1000))
+    scene.writes(scene.run, (1, "a", 2000))
+    assert "5000 must be" in scene.found()[0]
+
+
+def test_the_start_of_a_machine_is_on_no_bill_of_a_job(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, machine_s=5.0)
+    scene.reports_truly(3.0)
+    scene.writes(scene.runs, (0, "", 1000))
+    scene.writes(scene.run, (1, "a", 2000), (-1, "a", 5000))
+    assert "the start of the machine of n#1 is of 'a'" in scene.found()[0]

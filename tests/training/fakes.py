@@ -51,6 +51,9 @@ class FakeModel:
             torch.manual_seed(seed)
             self.transformer = FakeTransformer().to(dtype)
         self.batch_sizes: list[int] = []
+        self.guidance: set[float] = set()
+        """The scales of all forward passes."""
+        self.embeds_guidance = False
 
     @property
     def device(self) -> torch.device:
@@ -76,6 +79,7 @@ class FakeModel:
         guidance: float = 1.0,
     ) -> Tensor:
         self.batch_sizes.append(len(latents))
+        self.guidance.add(guidance)
         dtype = self.transformer.first.weight.dtype
         prompts = conditioning.tensors["embeds"].mean(dim=1)
         return self.transformer(latents.to(dtype), sigmas.to(dtype), prompts.to(dtype)).float()

@@ -183,9 +183,10 @@ def test_a_folder_that_is_not_empty_is_left_alone_unless_it_is_to_be_replaced(tm
     assert not (tmp_path / "out" / "mine").exists()
 
 
-def test_whole_weights_are_no_adapters_for_peft(tmp_path):
-    with pytest.raises(CheckpointError, match="peft reads only adapters"):
-        Trained(tmp_path).export(tmp_path / "out", format="peft")
+@pytest.mark.parametrize("format", ["peft", "comfyui"])
+def test_whole_weights_are_no_adapters(tmp_path, format):
+    with pytest.raises(CheckpointError, match=f"`{format}` takes only adapters"):
+        Trained(tmp_path).export(tmp_path / "out", format=format)
 
 
 def test_weights_of_another_model_are_refused_and_nothing_is_left(tmp_path):

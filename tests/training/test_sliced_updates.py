@@ -67,7 +67,9 @@ def test_the_bits_do_not_depend_on_who_computes_the_slices(case, helped):
 @pytest.mark.parametrize("lora", [False, True])
 def test_so_with_a_transformer_all_or_adapters_of_which_are_trained(lora, checkpointing):
     sampler = msgspec.structs.replace(SAMPLER, **SIZE, guidance=2.0)
-    training = msgspec.structs.replace(sliced(NFT), kl=0.1, activation_checkpointing=checkpointing)
+    training = msgspec.structs.replace(
+        sliced(NFT), guidance=1.5, kl=0.1, activation_checkpointing=checkpointing
+    )
     batch = make_batch(tiny_model(lora=lora), sampler, count=5)
     alone, together = (build(training, sampler, model=tiny_model(lora=lora)) for _ in range(2))
     helper = Helper(tiny_model(lora=lora), training, sampler)

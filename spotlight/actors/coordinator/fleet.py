@@ -234,6 +234,8 @@ class TenantFleet:
         self.roster: Roster = fleet.table.tenants[tenant]
         self._versions: tuple[int, ...] = ()
         """The versions of the weights that nodes may still need."""
+        self._lent: frozenset[int] = frozenset()
+        """Those of what trainer ranks lend."""
         self._trainers_term = 0
         """Trainer ranks of earlier terms are no longer needed."""
 
@@ -260,8 +262,13 @@ class TenantFleet:
     def hold(self, node: str, offer: WeightsOffer) -> None:
         """Where a node pulls a weights version from now on; it tries again, if it failed."""
         if (job := self._task(node).job) is not None:
-            offers = (*(it for it in job.weights if it.version != offer.version), offer)
-            job = msgspec.structs.replace(job, weights=_in_order(offers))
+            job = msgspec.structs.replace(job, weights=_with(job.weights, offer))
+            self._assign(node, job=job, again=True)
+
+    def hold_lent(self, node: str, offer: WeightsOffer) -> None:
+        """The same of what trainer ranks lend."""
+        if (job := self._task(node).job) is not None:
+            job = msgspec.structs.replace(job, lent=_with(job.lent, offer))
             self._assign(node, job=job, again=True)
 
     def take_checkpoint(self, node: str, source: CheckpointSource | None) -> None:
@@ -282,6 +289,14 @@ class TenantFleet:
                 weights = tuple(offer for offer in job.weights if offer.version in wanted)
                 job = msgspec.structs.replace(job, weights=weights, versions=wanted)
                 self._assign(node, job=job)
+
+    def keep_lent(self, versions: frozenset[int]) -> None:
+        """Which of what trainer ranks lend nodes may still need."""
+        if versions != self._lent:
+            self._lent = versions
+            for node, job in self._jobs():
+                lent = tuple(offer for offer in job.lent if offer.version in versions)
+                self._assign(node, job=msgspec.structs.replace(job, lent=lent))
 
     def replace_trainers(self, term: int) -> None:
         """Trainer ranks of earlier terms than this one are no longer needed."""
@@ -354,5 +369,7 @@ def workers_of(report: NodeReport, epochs: Collection[int]) -> list[WorkerRefs]:
     return [by_epoch[epoch] for epoch in epochs]
 
 
-def _in_order(offers: Collection[WeightsOffer]) -> tuple[WeightsOffer, ...]:
-    return tuple(sorted(offers, key=lambda offer: offer.version))
+def _with(offers: Collection[WeightsOffer], new: WeightsOffer) -> tuple[WeightsOffer, ...]:
+    """These, by version, with another one in place of the last of its version."""
+    others = (offer for offer in offers if offer.version != new.version)
+    return tuple(sorted((*others, new), key=lambda offer: offer.version))

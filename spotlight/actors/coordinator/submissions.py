@@ -15,7 +15,7 @@ from spotlight.actors.protocol.sessions import TensorShape
 from spotlight.actors.protocol.users import SubmitJob
 from spotlight.diffusion.checkpoint_names import files_on_hub
 from spotlight.errors import JobError, RequestRefused, RunFolderError
-from spotlight.jobs import JobSpec, WorkSpec, parse_job
+from spotlight.jobs import JobSpec, WorkSpec, parse_job_of_run
 from spotlight.jobs.hub_names import HubFile
 from spotlight.jobs.resuming import job_with
 from spotlight.permissions import Permissions
@@ -108,7 +108,7 @@ def _saved_job(path: Path) -> JobSpec:
     config = path / "config.yaml"
     text = read_config_text(path)
     try:
-        return parse_job(text, source=str(config))
+        return parse_job_of_run(text, source=str(config))
     except JobError as error:
         log.warning("config_not_taken", reason=str(error))
         raise RunFolderError(

@@ -35,7 +35,6 @@ from spotlight.actors.node.coordinator_link import CoordinatorLink
 from spotlight.actors.node.enrolment import Enrolment
 from spotlight.actors.node.kept_bundles import KeptBundles
 from spotlight.actors.node.leaving import Leaving
-from spotlight.actors.node.lent_copies import LentCopies
 from spotlight.actors.node.liveness import until_silent
 from spotlight.actors.node.regrouping import Grouping
 from spotlight.actors.node.weights_copies import WeightsCopies
@@ -44,7 +43,7 @@ from spotlight.actors.node.worker_plans import WorkerPlans
 from spotlight.actors.protocol.artifacts import LEFT_BY_TRAINERS
 from spotlight.actors.protocol.door import Role
 from spotlight.actors.protocol.down import DropBundles, GroupPlan, JobPlan, NodePlan
-from spotlight.actors.protocol.gradients import GRADIENTS, Bring, Brought
+from spotlight.actors.protocol.gradients import GRADIENTS
 from spotlight.actors.protocol.handed_keys import WorkerKeys
 from spotlight.actors.protocol.up import NodeReport, WorkerRefs, WorkerReport, WorkerUp
 from spotlight.actors.runtime import Actor, ActorRef, Down, Message, handles
@@ -138,7 +137,8 @@ class NodeScheduler(Actor):
         self._job: JobPlan | None = None
         """The job of the latest plan, with its spec."""
         self._weights = WeightsCopies(self, store, timings.weights)
-        self._lent = LentCopies(self, store, timings.weights)
+        self._lent = WeightsCopies(self, store, timings.weights, self._weights)
+        """What trainer ranks lend to those who compute slices of their updates."""
         self._checkpoint = CheckpointFiles(self, store, timings)
         self._kept = KeptBundles(self, store)
         self._grouping = Grouping(self, settings.name, timings.node)
@@ -182,9 +182,6 @@ class NodeScheduler(Actor):
         if refs is None or message.epoch != refs.epoch:
             return False
         return self.sender == refs.leader
-
-    def _from_its_member(self, message: Bring) -> bool:
-        return any(self.sender == refs.member for refs in self._workers.values())
 
     def _from_coordinator(self, message: NodePlan) -> bool:
         known = self._link.coordinator
@@ -235,7 +232,7 @@ class NodeScheduler(Actor):
                 return  # it is told again with its spec
             self._grouping.end_job()
             self._weights.begin(job.job_id)
-            self._lent.forget_all()
+            self._lent.begin(job.job_id)
             self._checkpoint.begin(job.spec.model.checkpoint)
             if self._settings.pool == "reserved":
                 self._kept.begin()
@@ -246,6 +243,7 @@ class NodeScheduler(Actor):
         is_another = self._worked.work_for(job.job_id, self._now())
         self._lives.follow_job(job)
         self._weights.follow(job.weights, job.versions)
+        self._lent.follow(job.lent, [offer.version for offer in job.lent])
         self._checkpoint.follow(job.checkpoint)
         self._kept.follow(job.keeping)
         self._tell_workers_job()
@@ -265,13 +263,9 @@ class NodeScheduler(Actor):
     def _tell_workers_job(self) -> None:
         job = self._job if self._checkpoint.may_begin else None
         if job is not None:
-            job = msgspec.structs.replace(job, weights=self._weights.held, checkpoint=None)
+            weights, lent = self._weights.held, self._lent.held
+            job = msgspec.structs.replace(job, weights=weights, lent=lent, checkpoint=None)
         self._plans.set_job(job)
-
-    @handles(Bring, only=_from_its_member)
-    async def on_bring(self, message: Bring) -> asyncio.Future[Brought]:
-        """Weights that a rank has lent."""
-        return self._lent.bring(message.bundle)
 
     @handles(WorkerReport, only=_from_its_leader)
     async def on_report(self, message: WorkerReport) -> None:
@@ -287,7 +281,7 @@ class NodeScheduler(Actor):
             self._lives.follow_job(None)
             self._tell_workers_job()
             self._weights.begin("")
-            self._lent.forget_all()
+            self._lent.begin("")
             self._checkpoint.begin("")
             self._kept.end()
             self._worked.work_for("", self._now())
@@ -358,6 +352,8 @@ class NodeScheduler(Actor):
             job_id=self._job.job_id if self._job is not None else "",
             weights=self._weights.held,
             missed=self._weights.missed,
+            lent=self._lent.held,
+            lent_missed=self._lent.missed,
             checkpoint=self._checkpoint.state,
             size=self._settings.workers,
             troubles=self._lives.troubles,

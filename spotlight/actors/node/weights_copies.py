@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ class WeightsCopies:
 
     Args:
         node: whose tasks fetch, and which hears when a version has come, or could not be had.
+        published: copies of versions from which these differ little; None for these alone.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class WeightsCopies:
         node: NodeScheduler,
         store: BundleStore,
         timings: WeightsTimings,
+        published: WeightsCopies | None = None,
     ) -> None:
         self._node = node
+        self._published = published
         self._log = LimitedLog(log)
         self._timings = timings
         self._store = store
@@ -137,9 +141,15 @@ class WeightsCopies:
         """The same part of the newest version before, as far as it is here."""
         if original in self._broken.get(version, ()):
             return None
-        for earlier in sorted((v for v in self._copies if v < version), reverse=True):
-            for key, copy in self._copies[earlier].items():
-                if _part(key) == _part(original):
+        if self._published is not None:
+            return self._published.newest(_part(original))
+        return self.newest(_part(original), before=version)
+
+    def newest(self, part: str, before: float = math.inf) -> BundleOffer | None:
+        """The copy of a part of the newest version that has one."""
+        for version in sorted((v for v in self._copies if v < before), reverse=True):
+            for key, copy in self._copies[version].items():
+                if _part(key) == part:
                     return copy
         return None
 
@@ -158,7 +168,8 @@ class WeightsCopies:
 
     def _drop(self, copy: BundleOffer) -> None:
         self._store.delete(copy.key)
-        self._store.delete(_original(copy.key))
+        if self._published is None:  # else a rank may have lent another update by that key since
+            self._store.delete(_original(copy.key))
 
 
 def _same(copy: BundleOffer, offer: BundleOffer) -> bool:

@@ -123,6 +123,9 @@ class JobPlan(Record, frozen=True):
     versions: tuple[int, ...] = ()
     """Versions that are still needed: what is held of others is dropped. Empty while a job runner
     that has just come has yet to say; then nothing is dropped."""
+    lent: tuple[WeightsOffer, ...] = ()
+    """Weights of an update, for whoever computes slices of it, and where to read each: the version
+    is how many updates were taken before. Only nodes whose workers compute slices have any."""
     trainers_term: int = 0
     """Trainer ranks that were built by an order of an earlier term than this free what they hold;
     others train instead."""
@@ -271,7 +274,7 @@ class NodeRefused(Message, frozen=True):
 class Grant(Message, frozen=True):
     """Dispatcher to leader to member: a lease on a batch of requests of one kind, one weights
     version, the same settings, and the same number of steps taken. Where that is all steps, the
-    images are decoded and scored.
+    images are decoded and scored: together, if they are to be compared.
     """
 
     lease: int

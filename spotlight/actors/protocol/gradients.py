@@ -12,7 +12,6 @@ from typing import Annotated
 import msgspec
 
 from spotlight.jobs import SamplerSpec, TrainingSpec
-from spotlight.text import LONGEST_ERROR, clean_fields
 from spotlight.transport.control import Message
 from spotlight.types import BundleOffer, Record, Slice, TrainingSample, UpdateSlices
 
@@ -29,10 +28,11 @@ class OpenUpdate(Record, frozen=True):
     """How many updates were taken before, in this run."""
     share: UpdateSlices
     """The rank's share of it: samples are places among those of the order to train."""
-    weights: BundleOffer
-    """Where the weights can be had that are trained."""
+    weights: BundleOffer | None
+    """The rank's part of the weights that are trained. None if these are the very ones that roll
+    out, which workers hold."""
     reference: BundleOffer | None = None
-    """Where the weights can be had that the job began with; None if the loss does not need them."""
+    """Its part of those that the job began with; None if the loss does not need them."""
 
 
 class SliceOrder(Record, frozen=True):
@@ -50,9 +50,11 @@ class SliceOrder(Record, frozen=True):
     """The rank's share of the update, with this slice alone."""
     samples: tuple[TrainingSample, ...]
     """The samples of the slice, in its order."""
-    weights: BundleOffer
-    """Where the weights can be had that are trained."""
-    reference: BundleOffer | None = None
+    weights: tuple[BundleOffer, ...] = ()
+    """The weights that are trained, as the ranks left them: the worker's node has a copy, or gets
+    one. Empty if they are those that roll out."""
+    reference: tuple[BundleOffer, ...] = ()
+    """The same of the weights that the job began with; empty if the loss does not need them."""
 
     @property
     def slice(self) -> Slice:
@@ -72,7 +74,7 @@ class SlicesTaken(Record, frozen=True):
     fetched_bytes: int = 0
     """Bytes of gradients of others that it fetched."""
     fetch_s: float = 0.0
-    """Seconds that this took, one after the other."""
+    """Seconds in which at least one of them was on its way."""
 
 
 class SliceDone(Record, frozen=True):
@@ -90,22 +92,3 @@ class AddSlices(Message, frozen=True):
     number: int
     """The number of the update, as `OpenUpdate` has it."""
     slices: Annotated[tuple[SliceDone, ...], msgspec.Meta(max_length=MOST_SLICES)]
-
-
-class Bring(Message, frozen=True):
-    """Worker to its node: have these weights, which a rank has lent, in the node's store. Answered
-    with `Brought`."""
-
-    bundle: BundleOffer
-
-
-class Brought(Message, frozen=True):
-    """Where a node has what a worker asked for."""
-
-    copy: BundleOffer | None
-    """None if it cannot be had."""
-    problem: str = ""
-    """The reason why it cannot be had."""
-
-    def __post_init__(self) -> None:
-        clean_fields(self, "problem", most=LONGEST_ERROR)

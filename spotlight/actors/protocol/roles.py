@@ -33,7 +33,7 @@ from spotlight.actors.protocol.down import (
     Revoke,
     WorkerPlan,
 )
-from spotlight.actors.protocol.gradients import AddSlices, Bring, Brought
+from spotlight.actors.protocol.gradients import AddSlices
 from spotlight.actors.protocol.peers import CannotFollow, Follow, Introduce
 from spotlight.actors.protocol.sessions import (
     BeginSession,
@@ -108,9 +108,9 @@ _ROWS: tuple[_Row, ...] = (
     (("operator", "observer"), (GetGuests,)),
     (("operator", "submitter", "observer"), (GetStatus, ListJobs)),
     # Nodes, to the coordinator and to their own workers.
-    (("node",), (NodeReport, WorkerPlan, Brought)),
+    (("node",), (NodeReport, WorkerPlan)),
     # Workers, to their node, to the job and to the others of their group.
-    (("worker", "trainer"), (WorkerUp, WorkerReport, Bring)),
+    (("worker", "trainer"), (WorkerUp, WorkerReport)),
     (("worker", "trainer"), (Pull, CommitSteps, Completed, ReturnLease, LeaseFailed)),
     (("worker", "trainer"), (Introduce, Follow, CannotFollow)),
     (("trainer",), (TrainerReport,)),

@@ -184,6 +184,10 @@ class NodeReport(Message, frozen=True):
     """Its copies, from which others may pull."""
     missed: tuple[MissedWeights, ...] = ()
     """What it could not get; it tries again with the next plan."""
+    lent: tuple[WeightsOffer, ...] = ()
+    """Its copies of what ranks have lent, from which others may pull."""
+    lent_missed: tuple[MissedWeights, ...] = ()
+    """The same of what it could not get."""
     checkpoint: NodeCheckpoint | None = None
     """How it stands with the checkpoint of the job; None if that is not one of the hub, or not
     known yet."""
@@ -260,8 +264,8 @@ class CommitSteps(Message, frozen=True):
 
 
 class Completed(Message, frozen=True):
-    """Member to leader to dispatcher: the batch is denoised and scored. Answered with a `Receipt`
-    once it is durable.
+    """Member to leader to dispatcher: the batch is denoised and scored, or yet to be scored with
+    others. Answered with a `Receipt` once it is durable.
     """
 
     worker: WorkerName
@@ -272,7 +276,8 @@ class Completed(Message, frozen=True):
     bundle: BundleOffer
     """The bundle of the commit of the last step."""
     rewards: tuple[tuple[float, ...], ...]
-    """The rewards of each request, one for each that the job names."""
+    """The rewards of each request, one for each that the job names; empty if its images are to be
+    compared with others."""
     steps: int
     """Denoising steps taken here."""
     seconds: Annotated[float, msgspec.Meta(ge=0)]

@@ -1,7 +1,8 @@
 """How a member carries out a batch: the steps that are left, the commits, and the scoring.
 
 A denoised batch is committed once more, and scored while the commit is sent: another worker that
-takes it over only scores it.
+takes it over only scores it. Where its images are to be compared with others it is not scored, nor
+decoded: whoever is granted all of them does that.
 """
 
 from __future__ import annotations
@@ -31,7 +32,15 @@ from spotlight.actors.worker.step_loop import StepLoop, Taken
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
 from spotlight.condition_images import named
 from spotlight.errors import CommitRefused, NotFinite, SpotlightError, TransferFailed
-from spotlight.types import BundleOffer, Commit, Prompt, Request, RequestKind, WorkerState
+from spotlight.types import (
+    BundleOffer,
+    Commit,
+    Prompt,
+    Request,
+    RequestKind,
+    WorkerState,
+    are_scored_now,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -50,6 +59,7 @@ class _Finished:
 
     taken: Taken
     images: Images
+    """None if they are to be compared with others, which are elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -168,6 +178,7 @@ class BatchWork:
         turn: Turn,
     ) -> StepLoop[_Finished]:
         model, requests, batches = job.model, batch.message.requests, self._batches
+        scored_now = are_scored_now(requests)
 
         def begin() -> Denoising:
             batch.begun = True
@@ -180,7 +191,9 @@ class BatchWork:
             lead=lambda: self._seat.lead(requests, version.checksum),
             prepare=lambda: self._shared.install(model, version),
             begin=begin,
-            finish=lambda taken: _Finished(taken, model.decode(requests, taken.progress)),
+            finish=lambda taken: _Finished(
+                taken, model.decode(requests, taken.progress) if scored_now else None
+            ),
             commit_every=batch.message.commit_every,
             deliver=lambda taken: self._deliver_commit(job, origin, batch, taken),
             stop_at=lambda: batches.must_stop_at(batch),
@@ -207,6 +220,9 @@ class BatchWork:
         """Deliver and score what is denoised, at the same time. Whatever becomes of the rewards,
         the delivery is not given up for it: the next one needs only score.
         """
+        if finished.images is None:
+            left, _ = await self._upload_progress(job, origin, batch, finished.taken)
+            return self._completed(batch, left, taken, Scored((), 0.0))
         bundle, scored = await asyncio.gather(
             self._deliver(job, origin, batch, finished, is_new=taken.steps > 0),
             self._score_in_time(job, batch, finished.images),
@@ -219,6 +235,11 @@ class BatchWork:
         if scored is None:
             return self._returned(batch)
         self._leave_extremes(job, batch.message.requests, finished.images, scored.rewards)
+        return self._completed(batch, bundle, taken, scored)
+
+    def _completed(
+        self, batch: Batch, bundle: BundleOffer, taken: _StepsTaken, scored: Scored
+    ) -> Completed:
         return Completed(
             self._context.name,
             self._context.epoch,

@@ -242,6 +242,12 @@ class Trainer(Protocol):
         ...
 
     @property
+    def trains_published(self) -> bool:
+        """Whether the weights that the next optimizer step changes are the very ones that were
+        published for rollouts: no average of them, and none that were changed since."""
+        ...
+
+    @property
     def next_slice(self) -> int:
         """The place of the slice of this rank whose gradient is added next."""
         ...
@@ -264,8 +270,8 @@ class Trainer(Protocol):
         ...
 
     def weights(self, role: Literal["rollout", "evaluation", "current", "reference"]) -> Weights:
-        """A copy of weights: this rank's part of those for rollouts, or of the average that is
-        validated; all of those that are trained, or that the job began with."""
+        """A copy of this rank's part of weights: of those for rollouts, of the average that is
+        validated, of those that are trained, or of those that the job began with."""
         ...
 
     def state(self) -> State:

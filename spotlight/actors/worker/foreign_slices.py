@@ -15,6 +15,10 @@ from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
+_AT_ONCE = 3
+"""Gradients that are fetched at the same time: one connection does not fill a fast link, and more
+of them would delay the gradient that is added next."""
+
 
 class ForeignSlices:
     """Gradients are fetched as soon as they are told of, as their node may be gone in a moment.
@@ -28,7 +32,11 @@ class ForeignSlices:
         self._engine = engine
         self._number = -1
         """The number of the update that the rank takes; -1 for none."""
-        self._one_by_one = asyncio.Lock()
+        self._turns = asyncio.Semaphore(_AT_ONCE)
+        self._under_way = 0
+        """Fetches, now."""
+        self._since = 0.0
+        """When the first of them began, on the loop's clock, or what they took was counted."""
         self._told: dict[int, BundleOffer] = {}
         self._here: dict[int, bytes] = {}
         self._fetching: dict[int, asyncio.Task[None]] = {}
@@ -70,19 +78,26 @@ class ForeignSlices:
         self.taken = msgspec.structs.replace(self.taken, others=self.taken.others + 1)
 
     async def _fetch(self, number: int, place: int, offer: BundleOffer) -> None:
-        loop = asyncio.get_running_loop()
         try:
-            async with self._one_by_one:  # or each would seem to take as long as all of them
-                began = loop.time()
-                data = await self._engine.fetch(offer)
+            async with self._turns:
+                self._count_fetches(1)
+                try:
+                    data = await self._engine.fetch(offer)
+                finally:
+                    self._count_fetches(-1)
         except TransferFailed as error:
             log.info("slice_not_fetched", update=number, place=place, reason=str(error))
         else:
-            taken = self.taken
-            self.taken = msgspec.structs.replace(
-                taken,
-                fetched_bytes=taken.fetched_bytes + offer.nbytes,
-                fetch_s=taken.fetch_s + loop.time() - began,
-            )
+            fetched = self.taken.fetched_bytes + offer.nbytes
+            self.taken = msgspec.structs.replace(self.taken, fetched_bytes=fetched)
             if number == self._number:
                 self._here[place] = data
+
+    def _count_fetches(self, more: int) -> None:
+        """One begins, or ends: the time since the last of these counts if there was any."""
+        now = asyncio.get_running_loop().time()
+        if self._under_way:
+            fetch_s = self.taken.fetch_s + now - self._since
+            self.taken = msgspec.structs.replace(self.taken, fetch_s=fetch_s)
+        self._since = now
+        self._under_way += more

@@ -75,7 +75,7 @@ class Member(Actor):
             self, context, engine, self._seat, self._batches, self._weights, shared
         )
 
-        self._slices = SliceWork(self, context, engine, self._batches, self._weights, shared)
+        self._slices = SliceWork(context, engine, self._batches, self._weights, shared)
 
     async def started(self) -> None:
         """Be ready for the loss of the accelerator."""
@@ -90,6 +90,7 @@ class Member(Actor):
         self._leader, self._plan = self.sender, message
         self._set_time_left(message.stop_in_s)
         self._holdings.follow(message.job)
+        self._slices.lent.follow(message.job)
         group = message.group
         if group is not None and self._seat.take(group) and not self._seat.leads:
             self._recall(self._batches)

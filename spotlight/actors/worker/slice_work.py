@@ -8,18 +8,20 @@ gradient stays in the store of the member's node, where the rank fetches it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 
-from spotlight.actors.protocol.gradients import GRADIENTS, Bring, Brought, SliceOrder
+from spotlight.actors.protocol.down import JobPlan
+from spotlight.actors.protocol.gradients import GRADIENTS, SliceOrder
 from spotlight.actors.protocol.up import Completed, ReturnLease
-from spotlight.actors.runtime import Actor
 from spotlight.actors.worker.batches import Batch, Batches, returned
 from spotlight.actors.worker.engine import Engine, WeightsRole
-from spotlight.actors.worker.held_weights import HeldWeights
+from spotlight.actors.worker.held_weights import HeldWeights, checksum_of
 from spotlight.actors.worker.shared_model import HeldVersion, SharedModel
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransferFailed
 from spotlight.policies.fleet.weight_distribution import transfer_limit_s
+from spotlight.timings import WeightsTimings
 from spotlight.types import BundleOffer, StoreEndpoint
 
 _KEPT = 4
@@ -28,48 +30,58 @@ _KEPT = 4
 
 class LentWeights:
     """What ranks have lent, as it was fetched last: the weights of an update serve all its slices,
-    those that the job began with all updates. Each is fetched once for all workers of a node."""
+    those that the job began with all updates. The node has them once for all its workers."""
 
-    def __init__(self, actor: Actor, context: WorkerContext, engine: Engine) -> None:
-        self._actor = actor
-        self._context = context
+    def __init__(self, engine: Engine, timings: WeightsTimings) -> None:
         self._engine = engine
+        self._timings = timings
         self._held: dict[WeightsRole, HeldVersion] = {}
+        self._here: dict[int, tuple[BundleOffer, ...]] = {}
+        """The node's copies, by checksum."""
+        self._news = asyncio.Event()
+        """Copies have come since somebody looked."""
 
-    async def have(self, role: WeightsRole, offer: BundleOffer) -> HeldVersion:
-        """Raises `TransferFailed`, and `ActorError` if the node does not answer."""
-        held = self._held.get(role)
-        if held is None or held.checksum != offer.checksum:
-            weights = await self._engine.fetch_weights((await self._brought(offer),))
-            held = self._held[role] = HeldVersion(offer.checksum, weights)
+    def follow(self, job: JobPlan | None) -> None:
+        """What the node has, by its latest plan."""
+        copies = job.lent if job is not None else ()
+        self._here = {checksum_of(copy.rollout): copy.rollout for copy in copies}
+        self._news.set()
+
+    async def have(self, role: WeightsRole, parts: Sequence[BundleOffer]) -> HeldVersion:
+        """Weights that the ranks left in these parts. Raises `TransferFailed`."""
+        held, checksum = self._held.get(role), checksum_of(parts)
+        if held is None or held.checksum != checksum:
+            copies = await self._copies_of(checksum, parts)
+            weights = await self._engine.fetch_weights(copies)
+            held = self._held[role] = HeldVersion(checksum, weights)
         return held
 
     def forget_all(self) -> None:
         """The job has ended."""
         self._held.clear()
 
-    async def _brought(self, offer: BundleOffer) -> BundleOffer:
-        """The node's copy of it."""
-        actor, timings = self._actor, self._context.timings
-        node = actor.system.well_known(self._context.node, "node")
-        limit_s = transfer_limit_s(offer.nbytes, timings.weights) + timings.delivery.answer_limit_s
-        answer = await actor.ask(node, Bring(offer), timeout_s=limit_s)
-        assert isinstance(answer, Brought)
-        if answer.copy is None:
-            raise TransferFailed(answer.problem)
-        return answer.copy
+    async def _copies_of(
+        self, checksum: int, parts: Sequence[BundleOffer]
+    ) -> tuple[BundleOffer, ...]:
+        """Those of the node, once they are there."""
+        limit_s = sum(2 * transfer_limit_s(part.nbytes, self._timings) for part in parts)
+        try:
+            async with asyncio.timeout(limit_s):
+                while checksum not in self._here:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError as error:
+            raise TransferFailed(
+                f"the node had no copy of {parts[0].key} after {limit_s:g} s, which ranks have lent"
+            ) from error
+        return self._here[checksum]
 
 
 class SliceWork:
-    """See the module's docstring.
-
-    Args:
-        actor: the member, which asks its node on behalf of this.
-    """
+    """See the module's docstring."""
 
     def __init__(
         self,
-        actor: Actor,
         context: WorkerContext,
         engine: Engine,
         batches: Batches,
@@ -83,7 +95,7 @@ class SliceWork:
         self._shared = shared
         self._left = 0
         """How many gradients were left in the store."""
-        self.lent = LentWeights(actor, context, engine)
+        self.lent = LentWeights(engine, context.timings.weights)
 
     async def carry_out(
         self, batch: Batch, order: SliceOrder, store: StoreEndpoint | None
@@ -135,9 +147,11 @@ class SliceWork:
         self, batch: Batch, order: SliceOrder
     ) -> tuple[dict[WeightsRole, HeldVersion], dict[str, bytes]]:
         """All weights that it needs, and the bundles of its samples by key."""
-        uses: dict[WeightsRole, HeldVersion] = {"old": self._weights.of(batch.version)}
-        uses["current"] = await self.lent.have("current", order.weights)
-        if order.reference is not None:
+        rolling_out = self._weights.of(batch.version)
+        uses: dict[WeightsRole, HeldVersion] = {"old": rolling_out, "current": rolling_out}
+        if order.weights:
+            uses["current"] = await self.lent.have("current", order.weights)
+        if order.reference:
             uses["reference"] = await self.lent.have("reference", order.reference)
         offers = {sample.bundle.key: sample.bundle for sample in order.samples}
         bundles = await asyncio.gather(*map(self._engine.fetch, offers.values()))

@@ -138,6 +138,11 @@ class TorchTrainer:
         return self._has_reference
 
     @property
+    def trains_published(self) -> bool:
+        """See `engine.Trainer`."""
+        return self._trainer.trains_published
+
+    @property
     def next_slice(self) -> int:
         """See `engine.Trainer`."""
         return self._trainer.next_slice
@@ -169,9 +174,9 @@ class TorchTrainer:
             case "evaluation":
                 return trainer.evaluation_part()
             case "current":
-                return trainer.current_state()
+                return trainer.current_part()
             case "reference":
-                return trainer.reference_state()
+                return trainer.reference_part()
 
     def state(self) -> State:
         """See `engine.Trainer`."""

@@ -29,6 +29,8 @@ from spotlight.errors import SpotlightError
 from spotlight.jobs import JobSpec
 from spotlight.types import BundleOffer, StoreEndpoint, UpdateSlices
 
+_LENT = "weights/lent"
+"""The keys of what is lent begin with it."""
 _Role = Literal["rollout", "evaluation"]
 _Lent = Literal["current", "reference"]
 
@@ -78,6 +80,11 @@ class Training:
             )
 
 
+def is_lent(key: str) -> bool:
+    """Whether a rank lends what it leaves there, and publishes it to nobody."""
+    return key.startswith(_LENT)
+
+
 class TrainerOutputs:
     """See the module's docstring. All methods raise `TransferFailed` when a store cannot be reached
     for long, and `SpotlightError` when the order does not fit what is trained.
@@ -111,8 +118,9 @@ class TrainerOutputs:
         return WeightsOffer(message.version, (rollout,), tuple(evaluation))
 
     async def copy_lent(self, training: Training) -> dict[_Lent, Weights]:
-        """What others need to compute slices of an update, unless it was left for them before."""
-        roles: list[_Lent] = ["current"]
+        """The rank's part of what others need to compute slices of an update, unless they hold it
+        anyhow, or it was left for them before."""
+        roles: list[_Lent] = [] if training.trainer.trains_published else ["current"]
         if training.trainer.has_reference and training.lent_reference is None:
             roles.append("reference")
 
@@ -132,13 +140,14 @@ class TrainerOutputs:
         """Leave these in the rank's store, for others; the update is told by its number and the
         rank's share."""
         number, share = update
+
+        async def leave(role: _Lent, name: str) -> BundleOffer:
+            key = f"{_LENT}{name}-rollout-{training.rank}"  # it is a part as those that roll out
+            return await self._engine.save_weights(store, key, copies[role])
+
         if "reference" in copies:
-            key = f"weights/lent-reference-{training.rank}"
-            training.lent_reference = await self._engine.save_weights(
-                store, key, copies["reference"]
-            )
-        key = f"weights/lent-{number % 2}-{training.rank}"
-        weights = await self._engine.save_weights(store, key, copies["current"])
+            training.lent_reference = await leave("reference", "0")
+        weights = await leave("current", f"{1 + number % 2}") if "current" in copies else None
         return OpenUpdate(number, share, weights, training.lent_reference)
 
     async def save(self, training: Training, message: SaveState) -> SavedState:

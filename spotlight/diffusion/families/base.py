@@ -211,6 +211,11 @@ class Family(ABC):
         """The modules that get an adapter."""
         return lora.targets or self.lora_targets
 
+    def name_in_comfyui(self, module: str) -> str | None:
+        """What files of adapters call a module of the transformer that ComfyUI loads; None where
+        that is not known."""
+        return None
+
     @abstractmethod
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """What a checkpoint says of itself; raises `CheckpointError` naming the file in which parts

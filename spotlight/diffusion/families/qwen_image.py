@@ -94,6 +94,10 @@ class QwenImage(Family):
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states")
     }
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It has the modules of diffusers."""
+        return f"diffusion_model.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")

@@ -21,6 +21,7 @@ from spotlight.diffusion.families.base import CheckpointFolder, Facts, ModelInpu
 from spotlight.diffusion.families.prompts import refuse_too_long
 from spotlight.diffusion.families.qwen_image import QwenImage, TransformerOfQwen
 from spotlight.diffusion.families.qwen_tokens import Template
+from spotlight.errors import JobError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -73,6 +74,10 @@ class QwenImageEdit(QwenImage):
         """See `Family`; what the image takes is counted at its most."""
         texts = [named(prompt).text for prompt in prompts]
         return qwen_tokens.too_long(folder / "tokenizer", texts, most, QWEN_EDIT)
+
+    def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
+        """Raises `JobError`: there is nothing to be changed."""
+        raise JobError("prompts", f"prompt {prompt!r} has no image, which this model is to change")
 
     def encode_with(
         self, parts: Mapping[str, Any], prompt: str, image: SourceImage

@@ -86,6 +86,10 @@ class StableDiffusion3(Family):
     }
     gathers: ClassVar[Mapping[str, int]] = {"proj_out": 1}
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"transformer.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")

@@ -64,6 +64,18 @@ class _Scheduler(msgspec.Struct, frozen=True):
     use_flow_sigmas: bool = False
 
 
+_AUTHORS = {
+    **{
+        f"{ours}.{part}": f"{theirs}.{called}"
+        for ours, theirs in {"attn1": "self_attn", "attn2": "cross_attn"}.items()
+        for part, called in {"to_q": "q", "to_k": "k", "to_v": "v", "to_out.0": "o"}.items()
+    },
+    "ffn.net.0.proj": "ffn.0",
+    "ffn.net.2": "ffn.2",
+}
+"""What the authors' own code calls the modules of a block that get adapters."""
+
+
 class Wan(Family):
     """See `Family`."""
 
@@ -81,6 +93,12 @@ class Wan(Family):
         "blocks.*.attn1": ("hidden_states",),
         "blocks.*.attn2": (),
     }
+
+    def name_in_comfyui(self, module: str) -> str | None:
+        """As its authors called the modules of a block."""
+        block, part = module.split(".")[:2], module.split(".")[2:]
+        theirs = _AUTHORS.get(".".join(part))
+        return f"diffusion_model.{'.'.join(block)}.{theirs}" if theirs else None
 
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""

@@ -24,6 +24,9 @@ class ExplorationPlan:
     """What earlier iterations taught of these prompts and of all categories."""
     share: float
     """Which share of all previews that are allowed are worth making."""
+    least: int = 0
+    """How many previews the choice waits for, whenever training ends; ignored when the budget is
+    fixed, or kept seeds are finished."""
 
 
 class Explored(Record, frozen=True, tag=True):

@@ -2,11 +2,12 @@
 ends. Whoever drives it has the previews made, and hands in what comes of them.
 
 Only a little is queued at a time, so that a stop leaves almost nothing behind. With a `window`
-budget nothing is asked for after the predicted end of training, and previews that come after the
-choice are dropped and counted. With a `fixed` budget every candidate is previewed before the
-choice; a planner that learns is then asked only when all that it asked for before is scored, so
-that its decisions do not depend on who was faster. Preview rewards choose seeds and are then only
-reported; they become advantages only where the previews themselves are trained on.
+budget nothing is asked for after the predicted end of training, but for what the plan says is worth
+waiting for; previews that come after the choice are dropped and counted. With a `fixed` budget
+every candidate is previewed before the choice; a planner that learns is then asked only when all
+that it asked for before is scored, so that its decisions do not depend on who was faster. Preview
+rewards choose seeds and are then only reported; they become advantages only where the previews
+themselves are trained on.
 
 Where they are, an iteration may be trained in two parts. Then only half of its prompt groups are
 chosen for good when training ends; the later ones, with the previews that are in work, stay open
@@ -115,6 +116,8 @@ class _Exploration:
     waits_until: float = -math.inf
     chosen: Explored | None = None
     """The choice, once it is made, of which only the later groups may still change."""
+    waits: bool = True
+    """Whether the choice waits for as many previews as the plan says."""
     dropped: int = 0
     """How many previews in work are of no use to them."""
     finish: Finish | None = None
@@ -124,6 +127,10 @@ class _Exploration:
         """How many are there or in work, by group."""
         awaited = Counter(preview.group for preview in self.outstanding)
         return awaited + Counter({group: len(seeds) for group, seeds in self.scored.items()})
+
+    def lacks(self, previews: int) -> bool:
+        """Whether the choice waits for more than so many."""
+        return self.waits and self.chosen is None and previews < self.plan.least
 
     def record(self, preview: Preview, rewards: Rewards, now: float) -> None:
         """A preview is scored; nothing unless it was asked for here."""
@@ -215,6 +222,7 @@ class Explorer:
         *,
         reuses: bool = False,
         finishes: bool = True,
+        waits: bool = True,
         patience: Patience = NONE,
         withdrawn: Iterable[Preview] = (),
         first_part_s: float = math.inf,
@@ -224,13 +232,14 @@ class Explorer:
         Args:
             reuses: groups that are previewed are trained on as they are.
             finishes: kept seeds that were to be finished still are.
+            waits: the choice waits for as many previews as the plan says.
             patience: with previews that are in work.
             withdrawn: those that nobody has begun.
             first_part_s: how long the first part of the iteration will be trained, if it has two.
         """
         if self._now is None or self._now.plan.iteration != iteration:
             return Orders()
-        self._now.stopping, self._now.reuses = True, reuses
+        self._now.stopping, self._now.reuses, self._now.waits = True, reuses, waits
         self._now.patience, self._now.waits_until = patience, now + patience.limit_s
         if not finishes:
             self._now.finish = None
@@ -309,6 +318,11 @@ class Explorer:
         return self._settings.divides and not self.lacking
 
     @property
+    def is_lacking(self) -> bool:
+        """Whether the choice waits for previews that are not there, whenever training ends."""
+        return self._now is not None and self._now.lacks(self.scored)
+
+    @property
     def is_spent(self) -> bool:
         """Whether nothing more will be asked for, whatever is scored yet."""
         exploration = self._now
@@ -350,6 +364,8 @@ class Explorer:
             return True
         if exploration.finish is not None:
             return exploration.before_finishing(now, groups) > 0
+        if exploration.lacks(len(exploration.made) + len(exploration.outstanding)):
+            return True
         chosen = exploration.chosen
         if chosen is not None:
             is_open = not have_their_share(chosen.later, chosen.reused, exploration.previews())
@@ -366,6 +382,8 @@ class Explorer:
             wants_more = exploration.outstanding or self._has_time(exploration, now, groups)
             has_enough = stopping and len(exploration.made) >= finish.least
             return spent or has_enough or not wants_more
+        if exploration.lacks(len(exploration.made)):
+            return spent and stopping
         are_enough = len(exploration.made) >= exploration.patience.scored
         in_time = exploration.outstanding and now < exploration.waits_until
         return stopping and (are_enough or not in_time)

@@ -81,6 +81,7 @@ class UniformPlanner:
         keep: seeds to keep per group (K).
         candidates: most candidates per group (N).
         weights: of the rewards, which are summed as `reward_scales` describes.
+        heat: how many candidates a prompt is given at a time; there are whole heats only.
     """
 
     def __init__(
@@ -92,13 +93,16 @@ class UniformPlanner:
         keep: int,
         candidates: int,
         weights: Sequence[float] = (1.0,),
+        heat: int = 1,
     ) -> None:
         self._job_seed = job_seed
         self._iteration = iteration
+        self._heat = heat
         self._groups = groups
         self._keep = keep
         self._candidates = candidates
-        self._left = groups * candidates
+        self._left = groups * (candidates // heat)
+        """How many heats there may yet be."""
         self._issued = [0] * groups
         self._seeds: list[list[int]] = [[] for _ in range(groups)]
         """The seeds of each group's candidates, by their numbers, as far as they were asked for."""
@@ -108,10 +112,10 @@ class UniformPlanner:
         self._rewards: list[dict[int, tuple[float, ...]]] = [{} for _ in range(groups)]
 
     def next_chunk(self, size: int) -> list[Candidate]:
-        """See `ExplorationPlanner`."""
-        size = max(0, min(size, self._left))
-        self._left -= size
-        return [self._issue() for _ in range(size)]
+        """See `ExplorationPlanner`; rounded up to whole heats."""
+        heats = max(0, min(-(-size // self._heat), self._left))
+        self._left -= heats
+        return [candidate for _ in range(heats) for candidate in self._issue()]
 
     def record(self, candidate: Candidate, reward: float | Sequence[float]) -> None:
         """See `ExplorationPlanner`."""
@@ -134,11 +138,14 @@ class UniformPlanner:
         """Nothing: what is known changes nothing here."""
         return Knowledge()
 
-    def _issue(self) -> Candidate:
+    def _issue(self) -> list[Candidate]:
+        """The next heat."""
         group = self._open[self._turn]
         self._turn = (self._turn + 1) % len(self._open)
-        self._issued[group] += 1
-        return Candidate(group, self._seed(group, self._issued[group] - 1))
+        first = self._issued[group]
+        self._issued[group] += self._heat
+        numbers = range(first, self._issued[group])
+        return [Candidate(group, self._seed(group, number)) for number in numbers]
 
     def _choose_group(self, group: int, scale: Sequence[float]) -> SeedChoice:
         # In the order of the candidates' numbers, so that the order of arrival changes nothing.

@@ -84,12 +84,16 @@ class ExplorationRecord:
             SeedChoice(*pair) for pair in zip(latest.seeds, latest.preview_rewards, strict=True)
         ]
 
-    def plan(self, iteration: int, prompts: Sequence[str], window_s: float) -> ExplorationPlan:
+    def plan(
+        self, iteration: int, prompts: Sequence[str], window_s: float, least: int = 0
+    ) -> ExplorationPlan:
         """What to explore for an iteration.
 
         Args:
             prompts: all that may be explored, those of the prompt pool included.
             window_s: how many seconds training is predicted to take.
+            least: how many previews it would pay to wait for, if all that are allowed are worth
+                making.
         """
         categories = tuple(self._categories[prompt] for prompt in prompts)
         return ExplorationPlan(
@@ -102,6 +106,7 @@ class ExplorationRecord:
                 dict(self._categories_known),
             ),
             self.share,
+            int(self.share * least),
         )
 
     @property

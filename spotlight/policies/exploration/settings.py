@@ -48,6 +48,9 @@ class ExplorationSettings:
     """`window` explores until the choice is asked for; `fixed` makes all previews first."""
     probes: int = 0
     """How many previewed seeds are drawn to be made again, whether or not they are kept."""
+    heat: int = 1
+    """How many previews of a prompt are asked for at once, because they are compared; a `bandit`
+    asks for one at a time."""
     divides: bool = False
     """Whether an iteration whose samples are previews is trained in two parts."""
     finishes: bool = False
@@ -88,6 +91,7 @@ def planner_of(settings: ExplorationSettings, plan: ExplorationPlan) -> Explorat
         keep=settings.keep,
         candidates=candidates,
         weights=settings.weights,
+        heat=settings.heat,
     )
 
 

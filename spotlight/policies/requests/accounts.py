@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spotlight.policies.requests.gathering import Gathering
 from spotlight.policies.requests.instructions import (
     DeleteBundle,
     Instruction,
@@ -78,10 +79,12 @@ class Accounts:
 
     Args:
         trained_on: kinds of requests whose samples are needed when they are done.
+        gathering: where requests wait for others that are scored with them.
     """
 
-    def __init__(self, trained_on: Collection[RequestKind]) -> None:
+    def __init__(self, trained_on: Collection[RequestKind], gathering: Gathering) -> None:
         self._trained_on = trained_on
+        self._gathering = gathering
         self.counters = Counters()
         self.rows: dict[str, Row] = {}
         """All that are known, by the ids of their requests."""
@@ -129,6 +132,7 @@ class Accounts:
         row.note(now, "submitted")
         self.open[request.kind][request.id] = row
         self._of_iteration[request.kind, request.iteration][request.id] = row
+        self._gathering.submitted(row)
         return row, saved
 
     def drop(self, rows: Iterable[Row]) -> None:
@@ -161,7 +165,8 @@ class Accounts:
         for bundle in row.refused:
             self.delete_unused(bundle)
         del self.rows[request.id]
-        self.open[request.kind].pop(request.id, None)
+        if request.id in self.open[request.kind]:
+            self._close(row)
         rows = self._of_iteration[request.kind, request.iteration]
         del rows[request.id]
         if not rows:
@@ -252,7 +257,7 @@ class Accounts:
         else:
             self._delete(self._bundles.leave(row.commit))
             row.commit = None
-        del self.open[row.request.kind][row.request.id]
+        self._close(row)
         return result
 
     def sample_of(self, request: Request) -> Result | None:
@@ -271,8 +276,13 @@ class Accounts:
             row.state = RequestState.GIVEN_UP
             row.note(now, f"given up: {reason}")
             self.move(row, None)
-            del self.open[row.request.kind][row.request.id]
+            self._close(row)
         self.out.append(RequestsGivenUp(tuple(row.request for row in rows), reason))
+
+    def _close(self, row: Row) -> None:
+        """It is neither queued nor leased any more."""
+        del self.open[row.request.kind][row.request.id]
+        self._gathering.over(row)
 
     def delivered_by(self, request_ids: Sequence[str], bundle: BundleOffer) -> bool:
         """Whether these are done by that very bundle: it came before."""

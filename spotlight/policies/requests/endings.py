@@ -191,13 +191,33 @@ class Endings:
         self._accounts.finish(lease.rows, done.bundle, done.rewards, now)
         self._accounts.counters.scoring_s += done.scoring_s
         self._accounts.counters.scoring_s_of[taker.name] += done.scoring_s
-        self._blame.forget(lease.ids)
-        for name, error in self._matching.suspicion.done(taker.name, lease.rows).items():
-            self._end_sick(self._matching.takers[name], error, now)
+        self._credit(taker, lease, now)
         if lease.rows[0].is_gradient:
             self._matching.pace.computed(done.seconds)
             return
         self._matching.pace.scored(done.scoring_s)
+        self._measure(taker, lease, done)
+
+    def gather(self, taker: Taker, lease: Lease, done: FinishedBatch, now: float) -> None:
+        """Its requests are denoised; they are scored once those are that they are scored with."""
+        taker.free_since = now
+        taker.revoked.add(lease.number)  # it may still name it, and the requests wait
+        self._matching.close(lease)
+        steps = lease.request.settings.steps
+        self._accounts.save(dict(enumerate(lease.rows)), steps, done.bundle)
+        for row in lease.rows:
+            row.note(now, f"{taker.name} denoised it")
+        self._credit(taker, lease, now)
+        self._measure(taker, lease, done)
+        self._matching.queue(lease.rows, ahead=True)
+
+    def _credit(self, taker: Taker, lease: Lease, now: float) -> None:
+        """The worker did it, so neither its requests nor the worker are at fault."""
+        self._blame.forget(lease.ids)
+        for name, error in self._matching.suspicion.done(taker.name, lease.rows).items():
+            self._end_sick(self._matching.takers[name], error, now)
+
+    def _measure(self, taker: Taker, lease: Lease, done: FinishedBatch) -> None:
         if done.steps > 0:
             step_s = done.seconds / done.steps
             self._matching.pace.measure(taker, lease.request.settings, done.members, step_s)

@@ -90,7 +90,8 @@ class FinishedBatch(BatchEvent, Protocol):
 
     @property
     def rewards(self) -> tuple[tuple[float, ...], ...]:
-        """What each request was given, in their order, reward by reward."""
+        """What each request was given, in their order, reward by reward; empty if they are yet to
+        be scored with others."""
 
     @property
     def steps(self) -> int:

@@ -14,6 +14,7 @@ from itertools import islice
 
 from spotlight.policies.requests.blame import Suspicion
 from spotlight.policies.requests.events import Report
+from spotlight.policies.requests.gathering import Gathering
 from spotlight.policies.requests.instructions import GrantLease, Instruction, RecallLeases
 from spotlight.policies.requests.pace import Pace
 from spotlight.policies.requests.rows import (
@@ -350,6 +351,7 @@ class Matching:
 
     Args:
         phases: says how urgent a request is. Call `waiting.reorder` when that has changed.
+        gathering: where those wait that are scored together, until all of them do.
         pace: what is known of how fast groups work.
         first_lease: see `Leases`.
         grants_from: when the first grant may be made.
@@ -359,6 +361,7 @@ class Matching:
         self,
         *,
         phases: Phases,
+        gathering: Gathering,
         pace: Pace,
         first_lease: int,
         grants_from: float,
@@ -367,7 +370,7 @@ class Matching:
         self.groups = Groups()
         self.pace = pace
         self.leases = Leases(first_lease, timings.lease_s)
-        self.waiting = Waiting(phases)
+        self.waiting = Waiting(phases, gathering)
         self.takers: dict[str, Taker] = {}
         """The workers that are there, by name."""
         self.suspicion = Suspicion()
@@ -561,6 +564,7 @@ class Matching:
         if now < self._grants_from:
             return []
         self._hold_back(now)
+        self.waiting.gather()
         out: list[Instruction] = []
         while (grant := self._next_grant(now)) is not None:
             out.append(grant)

@@ -15,6 +15,7 @@ What always holds:
   given up: it may be what ends them. A node that was lost before it said that it has a lease was
   not ended by it, and one that was only out of reach was not ended at all.
 - A worker is granted only what it holds the weights for.
+- Requests that are scored together are denoised anywhere, and then granted to one worker at once.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from spotlight.policies.requests.events import (
     RewardLimits,
     problem_with,
 )
+from spotlight.policies.requests.gathering import Gathering
 from spotlight.policies.requests.instructions import (
     Answer,
     Instruction,
@@ -83,10 +85,12 @@ class RequestTable:
         self._phases = Phases()
         self._blame = Blame(score_attempts, timings.avoid_s)
         self._reward_limits = reward_limits
-        self._accounts = Accounts(trained_on)
+        gathering = Gathering()
+        self._accounts = Accounts(trained_on, gathering)
         self.counters = self._accounts.counters
         self._matching = Matching(
             phases=self._phases,
+            gathering=gathering,
             pace=pace,
             first_lease=first_lease,
             grants_from=grants_from,
@@ -264,19 +268,22 @@ class RequestTable:
     def complete(
         self, name: str, epoch: int, batch: FinishedBatch, now: float
     ) -> list[Instruction]:
-        """A batch is denoised and scored."""
+        """A batch is denoised, and scored unless others must be there for that."""
         if self._phases.begun and self._accounts.delivered_by(batch.requests, batch.bundle):
             self._accounts.out.append(Answer(len(batch.requests)))
             return self._instructions(now)
         taker = self._current(name, epoch)
         lease = self._deliveries.lease_of(name, taker, batch, now)
         if taker is not None and lease is not None:
-            problem = problem_with(batch, self._reward_limits[lease.request.kind])
+            is_denoised_only = bool(lease.request.scored_with) and not batch.rewards
+            limits = self._reward_limits[lease.request.kind]
+            problem = "" if is_denoised_only else problem_with(batch, limits)
             if problem:
                 self._accounts.delete_unused(batch.bundle)
                 self._endings.fail(taker, lease, problem, "scoring", (), now)
             else:
-                self._endings.finish(taker, lease, batch, now)
+                end = self._endings.gather if is_denoised_only else self._endings.finish
+                end(taker, lease, batch, now)
                 self._accounts.out.append(Answer(len(batch.requests)))
         return self._instructions(now)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from spotlight.policies.requests.gathering import Gathering
 from spotlight.policies.requests.rows import Row, WeightsKey, weights_of
 from spotlight.types import Request, RequestId, RequestKind, SamplingSettings
 
@@ -83,13 +84,16 @@ class Phases:
 @dataclass(eq=False)
 class Batch:
     """Rows that may share a lease: of one kind, weights version, settings and number of steps
-    taken, and with the same failures, so that what cannot be done takes no others with it.
+    taken, and with the same failures, so that what cannot be done takes no others with it. Or those
+    whose images are scored together.
     """
 
     rank: tuple[int, ...]
     key: Hashable
     failed_at: frozenset[str]
     is_denoised: bool
+    is_group: bool = False
+    """Whether its rows are scored together: they are leased together."""
     rows: OrderedDict[str, Row] = field(default_factory=OrderedDict)
 
     def __lt__(self, other: Batch) -> bool:
@@ -107,7 +111,9 @@ class Batch:
         return self.failed_at, self.is_denoised
 
     def take(self, most: int, prompts: Collection[str]) -> list[Row]:
-        """Up to so many of its rows: those of such prompts, then the oldest."""
+        """Up to so many of its rows: those of such prompts, then the oldest. All of a group."""
+        if self.is_group:
+            return list(self.rows.values())
         if not prompts:
             return list(islice(self.rows.values(), most))
         near = list(islice(self.rows.values(), _LOOK_AHEAD))
@@ -169,10 +175,12 @@ class Waiting:
 
     Args:
         phases: says how urgent a request is. Call `reorder` when that has changed.
+        gathering: where those wait that are scored together, until all of them do.
     """
 
-    def __init__(self, phases: Phases) -> None:
+    def __init__(self, phases: Phases, gathering: Gathering) -> None:
         self._phases = phases
+        self._gathering = gathering
         self._batches: dict[Hashable, Batch] = {}
         self._queues: dict[WeightsKey, _Queue] = {}
         """What waits, by the weights that it needs; no queue is empty."""
@@ -194,6 +202,9 @@ class Waiting:
     def add(self, row: Row, *, ahead: bool) -> None:
         """At the end of its equals, or `ahead` of them: it has waited longest."""
         request = row.request
+        if request.scored_with and row.is_denoised:
+            self._gathering.put(row)
+            return
         alone = request.id if len(row.lost_with) >= _SUSPECT_AFTER else ""
         failures = row.failures, row.score_failures, row.failed_at
         settings = (
@@ -207,21 +218,47 @@ class Waiting:
         key = (settings, row.steps_done, failures, alone)
         batch = self._batches.get(key)
         if batch is None:
-            self._made += 1
-            turn = -self._made if ahead else self._made
-            rank = self._rank(row, turn)
-            batch = self._batches[key] = Batch(rank, key, row.failed_at, row.is_denoised)
-            self._queues.setdefault(weights_of(request), _Queue()).add(batch)
-        batch.rows[request.id] = row
+            batch = self._open(row, key, row.failed_at, ahead=ahead)
+        self._enter(batch, row)
         if ahead:
             batch.rows.move_to_end(request.id, last=False)
-        self._batch_of[request.id] = batch
-        self._count(row, 1)
+
+    def gather(self) -> None:
+        """Those that are scored together and all wait make a batch from now on."""
+        for rows in self._gathering.whole():
+            failed_at = frozenset[str]().union(*(row.failed_at for row in rows))
+            batch = self._open(rows[0], rows[0].request.id, failed_at, ahead=True)
+            batch.is_group = True
+            for row in rows:
+                self._enter(batch, row)
 
     def remove(self, row: Row) -> None:
-        """It waits no more."""
-        batch = self._batch_of.pop(row.request.id)
-        del batch.rows[row.request.id]
+        """It waits no more; others that are scored with it are no batch without it."""
+        batch = self._batch_of.get(row.request.id)
+        if batch is None:
+            self._gathering.take(row)
+            return
+        self._leave(batch, row)
+        if batch.is_group:
+            for other in list(batch.rows.values()):
+                self._leave(batch, other)
+                self._gathering.put(other)
+
+    def _open(self, row: Row, key: Hashable, failed_at: frozenset[str], *, ahead: bool) -> Batch:
+        """A batch for a row, which is to enter it."""
+        self._made += 1
+        rank = self._rank(row, -self._made if ahead else self._made)
+        batch = self._batches[key] = Batch(rank, key, failed_at, row.is_denoised)
+        self._queues.setdefault(weights_of(row.request), _Queue()).add(batch)
+        return batch
+
+    def _enter(self, batch: Batch, row: Row) -> None:
+        batch.rows[row.request.id] = row
+        self._batch_of[row.request.id] = batch
+        self._count(row, 1)
+
+    def _leave(self, batch: Batch, row: Row) -> None:
+        del self._batch_of[row.request.id], batch.rows[row.request.id]
         if not batch.rows:
             del self._batches[batch.key]
             self._queues[weights_of(row.request)].remove(batch)

@@ -201,6 +201,45 @@ async def test_the_metadata_of_a_prompt_goes_along_with_all_its_requests(
         assert json.loads(request.metadata) == {"tag": word, "n": [1]}
 
 
+async def test_a_reward_weighs_otherwise_for_prompts_with_a_tag(
+    town: Town, reward: Callable[[Callable[[Request], Any]], None], tmp_path: Path
+) -> None:
+    reward(lambda wanted: (chance(wanted), 20 + 5 * (1 - chance(wanted))))
+    for name, words in (("train", "abcdefgh"), ("validation", "x")):
+        records = [{"prompt": f'"{w}"', "tag": "late" if w > "d" else "early"} for w in words]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    prompts = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "validation")}
+    first = {"weight": 1.0, "weight_by_tag": {"late": 0.0}}
+    second = {**PICK, "weight": 0.0, "weight_by_tag": {"late": 1.0}}
+    end = await town.run(job(prompts=prompts, rewards=[first, second]))
+    assert end.outcome == "finished"
+    seen = set()
+    for order in town.world.trained:
+        for sample in order.samples:
+            better = derived_seed(sample.prompt, sample.seed, "") % 1000 / 1000
+            group = [each for each in order.samples if each.prompt == sample.prompt]
+            mean = sum(derived_seed(e.prompt, e.seed, "") % 1000 / 1000 for e in group) / len(group)
+            is_late = sample.prompt.strip('"') > "d"
+            assert (sample.advantage > 0) == ((better > mean) != is_late)
+            seen.add(is_late)
+    assert seen == {True, False}
+
+
 async def test_a_prompt_of_a_text_file_has_none(town: Town) -> None:
     await town.run(job())
     assert {request.metadata for _, request in town.world.granted} == {""}
+
+
+async def test_only_the_groups_that_vary_most_are_trained_on(
+    town: Town, reward: Callable[[Callable[[Request], Any]], None]
+) -> None:
+    reward(lambda wanted: chance(wanted) * (1.0 if wanted.group % 2 else 0.01))
+    end = await town.run(job(training={"variance_share": 0.9}))
+    assert end.outcome == "finished"
+    for samples, metrics in zip(
+        trained_samples(town.world.trained), iterations(end.run_folder), strict=True
+    ):
+        left_out = metrics["samples_left_out"]
+        assert left_out >= metrics["samples"] / 2
+        assert len(samples) == metrics["samples"] - left_out > 0
+        assert max(abs(advantage) for _, advantage in samples) > 0.1

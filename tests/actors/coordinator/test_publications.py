@@ -92,8 +92,9 @@ class Site:
         return self._note(report(name, store(name), missed=missed), has_tried=has_tried)
 
     def _note(self, said: NodeReport, *, has_tried: bool = True) -> bool:
-        news = self.publications.note_copies(said)
-        missed = self.publications.note_missed(said, self.now) if has_tried else []
+        news = self.publications.note_copies(said.node, said.weights)
+        tried = said.missed if has_tried else ()
+        missed = self.publications.note_missed(said.node, tried, self.now)
         self.told_of += [(said.node, each.store.machine) for each in missed]
         return news or bool(missed)
 

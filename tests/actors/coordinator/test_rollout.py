@@ -81,7 +81,7 @@ def test_training_samples_keep_the_order_and_name_their_rows() -> None:
     results = [
         result(wanted, reward) for wanted, reward in zip(WANTED[:3], (0.0, 0.5, 1.0), strict=True)
     ]
-    samples = training_samples(results, (1.0,), job().training)
+    samples = training_samples(results, job().rewards, job().training)
     assert [(s.prompt, s.row) for s in samples] == [('"0"', 3), ('"0"', 1), ('"0"', 2)]
     assert [s.seed for s in samples] == [each.seed for each in WANTED[:3]]
     assert [s.advantage for s in samples] == pytest.approx(

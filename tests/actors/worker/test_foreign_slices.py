@@ -79,6 +79,7 @@ async def test_it_tells_of_the_update_that_it_begins_and_where_its_weights_are(g
     await gym.tell(order(gym))
     (update,) = opened(gym)
     assert (update.number, len(update.share.slices), update.reference) == (0, SLICES, None)
+    assert update.weights is not None
     assert await gym.engine.fetch(update.weights) == b"current 0"
     assert trained(gym.runner) == [], "it is told while the rank computes"
 
@@ -89,8 +90,17 @@ async def test_every_update_is_told_with_weights_of_its_own(gym: Gym) -> None:
     await until_trained(gym)
     first, second = opened(gym)
     assert (first.number, second.number) == (0, 1)
+    assert first.weights is not None and second.weights is not None
     assert await gym.engine.fetch(second.weights) == b"current 1"
     assert first.weights.key != second.weights.key, "somebody may be fetching it"
+
+
+async def test_weights_that_were_published_are_not_lent_once_more(gym: Gym) -> None:
+    gym.engine.trainer.trains_published = True
+    await gym.tell(order(gym))
+    (update,) = opened(gym)
+    assert (update.number, update.weights, update.reference) == (0, None, None)
+    assert list((Path(gym.store.endpoint.root) / "weights").glob("lent*")) == []
 
 
 async def test_the_weights_that_the_job_began_with_are_left_once(gym: Gym) -> None:
@@ -108,7 +118,7 @@ async def test_a_rank_without_helpers_lends_nothing(gym: Gym) -> None:
     await until_trained(gym)
     assert opened(gym) == []
     with pytest.raises(TransferFailed):
-        await gym.store.offer("weights/lent-0-0")
+        await gym.store.offer("weights/lent1-rollout-0")
 
 
 async def test_an_update_of_a_single_slice_is_not_lent(gym: Gym) -> None:
@@ -242,6 +252,24 @@ async def test_what_is_left_of_an_update_is_not_added_to_the_next_one(gym: Gym) 
     await gym.tell(computed(gym, 1))
     await until_trained(gym)
     assert contents(gym) == [*ALL_OWN[:3], (3, "gradient 3"), *ALL_OWN]
+
+
+async def test_a_few_are_fetched_at_the_same_time_and_the_time_counts_once(gym: Gym) -> None:
+    fetch, most, under_way = gym.engine.fetch, 0, 0
+
+    async def slowly(offer: BundleOffer) -> bytes:
+        nonlocal most, under_way
+        most, under_way = max(most, under_way + 1), under_way + 1
+        await asyncio.sleep(0.5)
+        under_way -= 1
+        return await fetch(offer)
+
+    gym.engine.fetch = slowly  # type: ignore[method-assign]
+    await gym.tell(order(gym))
+    await gym.tell(computed(gym, 1, 2, 3))
+    await until_trained(gym)
+    assert most == 3
+    assert trained(gym.runner)[-1].slices.fetch_s == pytest.approx(0.5)
 
 
 async def test_what_is_told_again_is_fetched_once(gym: Gym) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from job_kit import Recorder, job, recorder, request
+from job_kit import job, request
 from member_kit import (
     NOISY,
     PERSISTENT,
@@ -27,11 +27,10 @@ from msgspec import structs
 from rank_kit import take_all
 from runtime_kit import Cluster
 
-from spotlight.actors.protocol.down import Grant, Recall, Revoke
-from spotlight.actors.protocol.gradients import Bring, Brought, SliceOrder
+from spotlight.actors.protocol.down import Grant, Recall, Revoke, WeightsOffer
+from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.trainer import StartTrainer, Train
 from spotlight.actors.protocol.up import Completed, LeaseFailed, ReturnLease
-from spotlight.actors.runtime import Message
 from spotlight.actors.worker.commit_bundles import pack_commit
 from spotlight.actors.worker.engine import Origin
 from spotlight.actors.worker.torch_model import TorchModel
@@ -67,10 +66,9 @@ def equal_bits() -> Iterator[None]:
 
 
 class Bench:
-    """A member with its node, and an update of a rank elsewhere."""
+    """A member whose node has copies of what a rank elsewhere has lent for an update."""
 
     worker: Worker
-    node: Recorder
     rank: TorchTrainer
     batch: BundleOffer
     lent: BundleOffer
@@ -78,8 +76,6 @@ class Bench:
 
     def __init__(self, spec: JobSpec) -> None:
         self.spec = spec
-        self.gone = False
-        """Whether what ranks have lent cannot be had."""
 
     async def open(self, cluster: Cluster, store: BundleStore) -> None:
         self.rank = TorchTrainer(
@@ -92,10 +88,6 @@ class Bench:
         )
         self.worker = Worker(store, ReadyEngine(ready_models()[0]))
         await self.worker.open(cluster, "w", self.rank.weights("rollout"), PERSISTENT)
-        self.node = await recorder(self.worker.system, "node", answer=self._answer)
-        await self.worker.ask(
-            self.worker.planner.next(store=store.writable_by("node", "gradients"))
-        )
         self.lay(await self._denoised())
         here = store.writable_by("rank")
         engine = self.worker.engine
@@ -103,11 +95,19 @@ class Bench:
         if self.rank.has_reference:
             old = self.rank.weights("reference")
             self.reference = await engine.save_weights(here, "weights/lent-reference", old)
+        await self.has(self.lent, *([self.reference] if self.reference is not None else []))
 
-    def _answer(self, message: Message) -> Message | None:
-        if isinstance(message, Bring):
-            return Brought(None, "it is gone") if self.gone else Brought(message.bundle)
-        return None
+    async def has(self, *lent: BundleOffer) -> None:
+        """The node has these by now."""
+        job = self.worker.planner.job
+        assert job is not None
+        copies = tuple(WeightsOffer(number, (each,)) for number, each in enumerate(lent))
+        await self.worker.ask(
+            self.worker.planner.next(
+                job=structs.replace(job, lent=copies),
+                store=self.worker.store.writable_by("node", "gradients"),
+            )
+        )
 
     async def _denoised(self) -> bytes:
         def denoise() -> bytes:
@@ -146,8 +146,8 @@ class Bench:
             window_start=self.order.window_start,
             share=structs.replace(share, slices=(structs.replace(its, **changes),)),
             samples=tuple(self.order.samples[sample] for sample in its.samples),
-            weights=self.lent,
-            reference=self.reference,
+            weights=(self.lent,),
+            reference=(self.reference,) if self.reference is not None else (),
         )
 
     def grant(self, order: SliceOrder, version: int = 0) -> None:
@@ -212,11 +212,29 @@ async def test_what_it_denoises_later_has_the_bits_of_before(bench: Bench) -> No
     assert_same_bits(await bench.worker.done(), before)
 
 
-async def test_the_weights_of_an_update_are_fetched_once_for_all_its_slices(bench: Bench) -> None:
-    for count, place in enumerate((3, 2, 1), 1):
+async def test_an_update_of_the_weights_that_roll_out_needs_no_others(bench: Bench) -> None:
+    bench.grant(structs.replace(bench.slice(1), weights=()))
+    bench.grant(bench.slice(1))
+    same = await bench.answers(2)
+    first, second = [await fetch(done.bundle) for done in bench.worker.leader.all(Completed)]
+    assert isinstance(same, Completed) and first == second
+
+
+async def test_the_weights_of_an_update_are_fetched_once_for_all_its_slices(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched: list[str] = []
+    engine, fetch_weights = bench.worker.engine, bench.worker.engine.fetch_weights
+
+    async def count(parts: Any) -> Any:
+        fetched.extend(part.key for part in parts)
+        return await fetch_weights(parts)
+
+    monkeypatch.setattr(engine, "fetch_weights", count)
+    for count_, place, place in enumerate((3, 2, 1), 1):
         bench.grant(bench.slice(place))
-        await bench.answers(count)
-    assert [message.bundle for message in bench.node.all(Bring)] == [bench.lent]
+        await bench.answers(count_)
+    assert fetched == [bench.lent.key]
 
 
 async def test_the_latest_gradients_of_a_worker_stay_in_its_node_s_store(bench: Bench) -> None:
@@ -236,10 +254,13 @@ async def failure(bench: Bench) -> str:
     return found.error
 
 
-async def test_weights_that_are_gone_are_a_failure_that_says_so(bench: Bench) -> None:
-    bench.gone = True
+async def test_a_slice_waits_for_weights_that_its_node_has_yet_to_get(bench: Bench) -> None:
+    await bench.has()
     bench.grant(bench.slice(1))
-    assert await failure(bench) == "TransferFailed: it is gone"
+    await asyncio.sleep(0.05)
+    assert bench.worker.leader.all(Completed) == []
+    await bench.has(bench.lent)
+    assert isinstance(await bench.answers(), Completed)
 
 
 async def test_a_version_that_is_not_held_is_a_failure_that_names_it(bench: Bench) -> None:

@@ -71,9 +71,12 @@ class Expedition:
         iteration: int = 1,
         knowledge: Knowledge = NOTHING,
         share: float = 1.0,
+        least: int = 0,
         **options: Any,
     ) -> None:
-        plan = ExplorationPlan(iteration, self.prompts, self.categories, window_s, knowledge, share)
+        plan = ExplorationPlan(
+            iteration, self.prompts, self.categories, window_s, knowledge, share, least
+        )
         self._note(self.explorer.start(plan, self.now, self._groups, **options))
 
     def stop(self, iteration: int = 1, **options: Any) -> None:

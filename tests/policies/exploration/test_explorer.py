@@ -394,3 +394,44 @@ def test_the_contrast_of_random_seeds_is_right_on_average_though_the_bandit_look
     error = pstdev(squares) / len(squares) ** 0.5
     assert mean(squares) == pytest.approx(0.3 * 0.7 * 3 / 4, abs=3 * error)
     assert error < 0.1 * mean(squares)
+
+
+def test_the_choice_waits_for_as_many_previews_as_are_worth_it() -> None:
+    expedition = Expedition("window")
+    expedition.start(window_s=0.0, least=12)
+    expedition.stop()
+    assert expedition.explorer.is_lacking
+    expedition.finish(expedition.submitted[:8])
+    assert not expedition.outcomes
+    expedition.finish(expedition.submitted[8:12])
+    assert not expedition.explorer.is_lacking
+    assert expedition.explored.previews == 12
+
+
+def test_previews_are_made_beside_training_though_more_are_waited_for_later() -> None:
+    expedition = Expedition("window")
+    expedition.start(window_s=10.0, least=4)
+    expedition.finish(expedition.submitted[:4])
+    assert len(expedition.submitted) == 12
+    expedition.stop()
+    assert expedition.explored.previews == 4
+
+
+def test_nothing_is_waited_for_where_seeds_are_denoised_again_anyway() -> None:
+    expedition = Expedition("window")
+    expedition.start(window_s=0.0, least=12)
+    expedition.finish(expedition.submitted[:4])
+    expedition.stop(waits=False)
+    assert expedition.explored.previews == 4
+
+
+def test_candidates_that_nobody_can_preview_are_not_waited_for() -> None:
+    expedition = Expedition("window")
+    expedition.start(window_s=0.0, least=CANDIDATES)
+    expedition.stop()
+    while not expedition.outcomes:
+        given_up, before = expedition.submitted[-1:], len(expedition.submitted)
+        expedition.give_up(given_up)
+        expedition.finish(expedition.submitted[:-1])
+        assert before < 10 * CANDIDATES
+    assert expedition.explored.previews <= CANDIDATES

@@ -18,6 +18,7 @@ from spotlight.actors.coordinator.tenant.request_plans import (
     preview_settings,
     previewed,
     rollout_settings,
+    scored_together,
 )
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Explorer, Orders, Preview
@@ -56,7 +57,9 @@ class ExplorationPhase:
         window_s = max(0.0, window_s)
         progress.metrics.window_s = window_s if window_s < math.inf else None
         prompts = self._prompts.of(iteration)
-        plan = progress.exploration.plan(iteration, prompts, window_s)
+        plan = progress.exploration.plan(
+            iteration, prompts, window_s, progress.saved.least_previews
+        )
         reduction = progress.exploration.reduction(plan)
         if reduction is not None:
             self._job.event(reduction)
@@ -79,7 +82,11 @@ class ExplorationPhase:
         self._is_trained, self._regenerates = True, not are_ahead
         reuses = are_ahead and not self._finishes
         waits, withdrawn = NONE, list[Preview]()
-        if are_ahead and self._spec.exploration.budget == "window":
+        if (
+            are_ahead
+            and self._spec.exploration.budget == "window"
+            and not self._explorer.is_lacking
+        ):
             withdrawn = self._withdraw()
             if reuses and not self._explorer.is_whole:
                 waits = patience(
@@ -95,6 +102,7 @@ class ExplorationPhase:
             *self._moment(),
             reuses=reuses,
             finishes=are_ahead,
+            waits=are_ahead or not self._spec.trains_on_previews,
             patience=waits,
             withdrawn=withdrawn,
             first_part_s=self._job.progress.window.predict() / 2,
@@ -105,6 +113,13 @@ class ExplorationPhase:
             asyncio.get_running_loop().call_later(
                 waits.limit_s, self._job.call_in_turn, self._go_on
             )
+
+    @property
+    def is_helped(self) -> bool:
+        """Whether those who have trained make previews as well, or finish what these chose: the
+        exploration does not end with training."""
+        asked, least = self._spec.exploration, self._job.progress.saved.least_previews
+        return asked.budget == "fixed" or asked.finish == "previous" or least > 0
 
     def settle(self, iteration: int) -> bool:
         """The first part of the iteration is trained: whether other samples of the later one are
@@ -186,6 +201,10 @@ class ExplorationPhase:
             preview_request(self._spec, preview, are_samples=are_samples)
             for preview in orders.previews
         ]
+        if self._spec.compares:
+            size = self._spec.group_size
+            heats = (requests[first : first + size] for first in range(0, len(requests), size))
+            requests = [one for heat in heats for one in scored_together(self._spec.work, heat)]
         samples = self._spec.samples_per_iteration
         for first in range(0, len(requests), samples):
             self._job.requests.submit(requests[first : first + samples])

@@ -8,7 +8,7 @@ turn comes, or has computed it itself by then. So nothing that is lost here cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 import structlog
@@ -16,6 +16,7 @@ import structlog
 from spotlight.actors.coordinator.job.gradient_workers import GradientWorkers
 from spotlight.actors.coordinator.tenant.request_plans import gradient_request
 from spotlight.actors.protocol.delivery import try_tell
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.protocol.gradients import (
     MOST_SLICES,
     AddSlices,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 log = structlog.get_logger(__name__)
+
+_BEGINNING = 0
+"""No update is taken: these are the weights that the job began with, which all updates need."""
 
 
 class _Update:
@@ -84,6 +88,7 @@ class GradientWork:
         self._updates[rank] = _Update(opened)
         self.workers.note(opened)
         if len(self._updates) == len(self._job.team.machine.ranks):
+            self._lend()
             self._job.requests.submit(self._in_turn())
 
     def order_of(self, request: Request) -> SliceOrder | None:
@@ -102,8 +107,8 @@ class GradientWork:
             window_start=self._window_start,
             share=msgspec.structs.replace(opened.share, slices=(its_slice,)),
             samples=tuple(self._samples[sample] for sample in its_slice.samples),
-            weights=opened.weights,
-            reference=opened.reference,
+            weights=self._parts_of("weights"),
+            reference=self._parts_of("reference"),
         )
 
     def finished(self, results: list[Result]) -> None:
@@ -140,10 +145,32 @@ class GradientWork:
             if not all(0 <= sample < count for sample in named):
                 return f"slice {place} names a sample that is none of the {count}"
         store = self._job.team.machine.ranks[rank].store
-        lent = [opened.weights, *([opened.reference] if opened.reference is not None else [])]
-        if any(offer.store.place != store.place for offer in lent):
+        lent = [opened.weights, opened.reference]
+        if any(offer is not None and offer.store.place != store.place for offer in lent):
             return "its weights are not in the store of the rank's node"
+        if opened.number == self._number and any(
+            [offer is None for offer in lent]
+            != [offer is None for offer in (other.opened.weights, other.opened.reference)]
+            for other in self._updates.values()
+        ):
+            return "it lends other weights than other ranks do"
         return ""
+
+    def _lend(self) -> None:
+        """Have the nodes whose workers compute slices get what the ranks have left, each its part
+        of the weights."""
+        parts_of = {_BEGINNING: self._parts_of("reference")}
+        if current := self._parts_of("weights"):
+            parts_of[self._number] = current
+        for version, parts in parts_of.items():
+            if parts:
+                self._job.lent.add_new(WeightsOffer(version, parts), keep={_BEGINNING})
+        self._job.briefing.weights_published()
+
+    def _parts_of(self, what: Literal["weights", "reference"]) -> tuple[BundleOffer, ...]:
+        """What all ranks have left of it, in their order."""
+        opened = (update.opened for _, update in sorted(self._updates.items()))
+        return tuple(part for each in opened if (part := getattr(each, what)) is not None)
 
     def _in_turn(self) -> list[Request]:
         """The slices of all ranks: the last ones first, and of each rank as many as of the others,
@@ -172,6 +199,7 @@ class GradientWork:
     def _forget(self) -> None:
         """Nobody needs slices of the updates so far any more."""
         self._number = -1
+        self._job.lent.keep({_BEGINNING})
         if self._updates:
             self._updates.clear()
             self._job.requests.cancel("gradient")

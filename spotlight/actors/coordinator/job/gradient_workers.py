@@ -4,6 +4,7 @@ the plan of spot time says, by what was measured so far.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ class GradientWorkers:
 
     def __init__(self, job: JobRunner) -> None:
         self._job, self._spec = job, job.spec
+        job.lent.only_for(frozenset())
         self.computing: frozenset[str] = frozenset()
         """The workers that compute gradients, and nothing else."""
         self._slices = 0
@@ -51,7 +53,9 @@ class GradientWorkers:
     def note(self, opened: OpenUpdate) -> None:
         """A rank has begun an update."""
         self._slices = len(opened.share.slices)
-        self._times.weights_bytes = opened.weights.nbytes
+        if opened.weights is not None:
+            ranks = len(self._job.team.machine.ranks)
+            self._times.weights_bytes = ranks * opened.weights.nbytes
 
     def came(self, gradient: BundleOffer) -> None:
         """A worker has computed this."""
@@ -82,6 +86,11 @@ class GradientWorkers:
         count = self._planned(able)
         return frozenset(name for name, _ in able[:count])
 
+    @property
+    def able(self) -> int:
+        """How many workers could compute gradients."""
+        return len(self._able())
+
     def _able(self) -> list[tuple[str, Pool]]:
         """The workers that could compute gradients, by name and pool."""
         devices = {rank.worker.device for rank in self._job.team.machine.ranks}
@@ -102,7 +111,7 @@ class GradientWorkers:
         """How many of these compute gradients. Until ranks have said how long a slice takes them,
         and previews what it is worth to choose among them, it is half of them, or all where nothing
         is explored."""
-        work, explores = self._work(able), self._spec.exploration.mode != "none"
+        work, explores = self.work(len(able)), self._spec.exploration.mode != "none"
         if work is None or (explores and not self._job.progress.exploration.worth.is_known):
             return len(able) // 2 if explores else len(able)
         before, self._plan = self._plan, plan_spot_time(work, self._plan)
@@ -117,11 +126,16 @@ class GradientWorkers:
             )
         return plan.gradient_workers
 
-    def _work(self, able: list[tuple[str, Pool]]) -> SpotWork | None:
-        """What there is to do, as far as it was measured; None while it was not."""
+    def work(self, able: int) -> SpotWork | None:
+        """What there is to do in an iteration, as far as it was measured; None while it was not.
+
+        Args:
+            able: how many workers could compute gradients.
+        """
         job, spec, times = self._job, self._spec, self._times
         step_s = job.profile.step_s(preview_settings(spec, job.machine.completed), 1)
-        if times.rank_slice_s is None or step_s is None:
+        rank_slice_s = self._rank_slice_s()
+        if rank_slice_s is None or step_s is None:
             return None
         sample_s = job.table.pace.score_s + spec.sampler.steps * step_s
         preview_s = job.table.pace.score_s + spec.preview_steps * step_s
@@ -140,17 +154,18 @@ class GradientWorkers:
                 ranks=len(ranks),
                 updates=spec.training.updates_per_iteration,
                 slices=self._slices or spec.training.slices,
-                rank_slice_s=times.rank_slice_s,
+                rank_slice_s=rank_slice_s,
                 worker_slice_s=job.table.pace.slice_s,
                 gradient_bytes=times.gradient_bytes or times.weights_bytes,
                 weights_bytes=times.weights_bytes,
                 up_bytes_per_s=times.bytes_per_s,
                 down_bytes_per_s=times.bytes_per_s,
-                rank_nodes=len({rank.node for rank in ranks}),
+                receivers=len(ranks),
+                may_be_given_away=spec.training.slices > 1,
             ),
             spot_workers=spot,
             idle_workers=max(0, workers - spot - len(ranks)),
-            able_workers=len(able),
+            able_workers=able,
             samples=spec.samples_per_iteration,
             samples_from=samples_from,
             preview_s=max(preview_s / batch, _LEAST_S),
@@ -158,10 +173,17 @@ class GradientWorkers:
             evaluation_s=job.shares.seconds_of("evaluation") * job.roster.free_workers(),
             least_previews=spec.exploration.candidates if is_fixed else 0,
             most_previews=spec.exploration.candidates,
-            may_wait=False,
             gain=self._gain(),
             agreement=1.0 if correlation is None else max(0.0, correlation),
         )
+
+    def _rank_slice_s(self) -> float | None:
+        """Seconds of a slice; where an update has a single one, it is all that ranks train."""
+        training = self._spec.training
+        if training.slices > 1:
+            return self._times.rank_slice_s
+        train_s = self._job.progress.window.predict()
+        return train_s / training.updates_per_iteration if 0 < train_s < math.inf else None
 
     def _gain(self) -> Callable[[float], float]:
         """What choosing among so many previews for each sample is worth."""
@@ -179,6 +201,7 @@ class GradientWorkers:
         if names != self.computing:
             is_first = not self.computing
             self.computing = names
+            self._job.lent.only_for(frozenset(name.partition("/")[0] for name in names))
             self._job.requests.compute(names)
             self._job.briefing.share_backlog()
             if is_first:

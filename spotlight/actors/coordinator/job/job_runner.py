@@ -39,6 +39,7 @@ from spotlight.actors.coordinator.job.trainers import Trainers
 from spotlight.actors.coordinator.job.training_phase import TrainingPhase
 from spotlight.actors.coordinator.job.training_state import TrainingStates
 from spotlight.actors.coordinator.job.validations import Validations
+from spotlight.actors.coordinator.job.waited_previews import WaitedPreviews
 from spotlight.actors.coordinator.job.weights_publisher import WeightsPublisher
 from spotlight.actors.coordinator.tenant.job_journal import Identity, JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
@@ -163,6 +164,7 @@ class JobRunner(Tenant):
         self.pictures = SamplePictures(self)
         self.training = TrainingPhase(self)
         self.gradients = GradientWork(self)
+        self.waited_previews = WaitedPreviews(self)
         self.publisher = WeightsPublisher(self)
         self.states = TrainingStates(self)
         self.team = Trainers(self)
@@ -368,7 +370,10 @@ class JobRunner(Tenant):
     @property
     def seconds_left(self) -> float | None:
         """Until training ends, where previews count only if they are there by then."""
-        if self.phase.name != "train" or self.spec.exploration.budget != "window":
+        ends_with_training = self.spec.exploration.budget == "window" and (
+            not self.progress.saved.least_previews
+        )
+        if self.phase.name != "train" or not ends_with_training:
             return None
         left_s = self.progress.window.predict() - self.phase.seconds
         return left_s if 0 < left_s < math.inf else None
@@ -506,9 +511,8 @@ class JobRunner(Tenant):
 
     def trained(self, iteration: int) -> None:
         """All ranks have trained on the iteration."""
-        explores = self.spec.exploration
-        if explores.budget == "fixed" or explores.finish == "previous":
-            self._bar()  # help to finish the exploration
+        if self.exploration.is_helped:
+            self._bar()
         self._carry_out(self.machine.trained(iteration))
 
     def _begin_exploration(self, iteration: int) -> None:
@@ -522,6 +526,7 @@ class JobRunner(Tenant):
         counters = self.table.counters
         scoring_s, counters.scoring_s = counters.scoring_s, 0.0
         self.random_groups.end()
+        self.waited_previews.plan()
         self.progress.end_iteration(iteration, scoring_s, self.profile.times)
         self.pictures.show(iteration)
         if not self.phase.over:  # otherwise nothing is settled

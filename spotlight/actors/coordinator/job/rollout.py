@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spotlight.jobs import TrainingSpec
+import msgspec
+
+from spotlight.jobs import RewardSpec, TrainingSpec
 from spotlight.policies.advantages import mixed_advantages
 from spotlight.types import BundleOffer, Request, Result, TrainingSample
 
@@ -92,18 +94,36 @@ class Rollout:
         return set(self._bundles)
 
 
-def training_samples(
-    samples: Sequence[Result], weights: Sequence[float], training: TrainingSpec
-) -> tuple[TrainingSample, ...]:
-    """Samples with their advantages, in the order given; from fresh rewards only.
+def weights_by_group(
+    samples: Sequence[Result], rewards: Sequence[RewardSpec]
+) -> dict[int, tuple[float, ...]]:
+    """The weights of the rewards in each prompt group, by the tag of its prompt; none where no
+    reward has a weight of its own for any tag."""
+    if not any(reward.weight_by_tag for reward in rewards):
+        return {}
+    tags = {sample.request.group: _tag(sample.request.metadata) for sample in samples}
+    return {
+        group: tuple(reward.weight_by_tag.get(tag, reward.weight) for reward in rewards)
+        for group, tag in tags.items()
+    }
 
-    Args:
-        weights: of the rewards.
-    """
+
+def _tag(metadata: str) -> str:
+    """That of a prompt with this metadata; empty if it has none."""
+    tag = msgspec.json.decode(metadata).get("tag") if metadata else None
+    return tag if isinstance(tag, str) else ""
+
+
+def training_samples(
+    samples: Sequence[Result], rewards: Sequence[RewardSpec], training: TrainingSpec
+) -> tuple[TrainingSample, ...]:
+    """Samples with their advantages by the job's rewards, in the order given; from fresh rewards
+    only."""
     advantages = mixed_advantages(
         [sample.rewards for sample in samples],
         [sample.request.group for sample in samples],
-        weights,
+        [reward.weight for reward in rewards],
+        by_group=weights_by_group(samples, rewards),
         baseline=training.advantage_baseline,
         std=training.advantage_std,
         clip=training.largest_advantage,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from spotlight.actors.coordinator.job.rollout import training_samples
+from spotlight.actors.coordinator.job.rollout import training_samples, weights_by_group
 from spotlight.actors.coordinator.tenant.request_plans import window_start
+from spotlight.policies.advantages import contrasting_groups
 from spotlight.policies.trainer_orders import IterationTrained, Train
 from spotlight.policies.training_parts import Part
+from spotlight.types import Result
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
@@ -45,13 +48,36 @@ class TrainingPhase:
 
     def _train(self, iteration: int, part: Part) -> None:
         """Advantages are by all samples of the iteration, as they are now."""
-        results, later = self._job.rollouts.rollout.samples(), self._later
-        samples = training_samples(results, self._spec.reward_weights, self._spec.training)
+        results = self._job.rollouts.rollout.samples()
+        samples = training_samples(results, self._spec.rewards, self._spec.training)
+        trained = self._trained(results, part)
         wanted = tuple(
             sample
             for sample, result in zip(samples, results, strict=True)
-            if part == "whole" or (result.request.group in later) == (part == "rest")
+            if result.request.group in trained
         )
+        if part == "rest":
+            trained |= self._trained(results, "first")
+        if part != "first":
+            left_out = sum(result.request.group not in trained for result in results)
+            self._job.progress.metrics.samples_left_out = left_out
         first_step = window_start(self._spec, iteration)
         self._job.gradients.begin(iteration, wanted, first_step)
         self._job.team.order(Train(iteration, first_step, wanted, part))
+
+    def _trained(self, results: Sequence[Result], part: Part) -> frozenset[int]:
+        """The prompt groups of a part whose rewards vary enough, among those of that part: what is
+        chosen of the first must not depend on the later one, whose rewards are not there yet."""
+        later, spec = self._later, self._spec
+        own = [
+            result
+            for result in results
+            if part == "whole" or (result.request.group in later) == (part == "rest")
+        ]
+        return contrasting_groups(
+            [result.rewards for result in own],
+            [result.request.group for result in own],
+            spec.reward_weights,
+            spec.training.variance_share,
+            weights_by_group(own, spec.rewards),
+        )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from spotlight.actors.protocol.artifacts import picture_key
 from spotlight.actors.protocol.sessions import DoneGroup, DoneSample, FailedSample, GroupOrder
-from spotlight.jobs import SamplerSpec
+from spotlight.jobs import SamplerSpec, WorkSpec
 from spotlight.types import BundleOffer, Request, RequestId, Result, SamplingSettings
 
 _MOST_SAMPLES = 8192
@@ -210,7 +210,7 @@ def problem_with_orders(
     orders: Collection[GroupOrder],
     versions: Collection[int],
     most_open: int,
-    sampler: SamplerSpec,
+    work: WorkSpec,
 ) -> str:
     """Why these groups cannot be submitted; empty if they can.
 
@@ -229,6 +229,13 @@ def problem_with_orders(
                 f"group {order.number} wants weights version {order.version}, which is not there;"
                 f" there are: {there}"
             )
+        compared = [one.name for one in work.rewards_of(order.kind) if one.groupwise]
+        if compared and len(order.seeds) < 2:
+            return (
+                f"group {order.number} has one seed, but the reward `{compared[0]}` compares the"
+                " images of a prompt"
+            )
+        sampler = work.sampler
         start, steps = window_start(order, sampler), order.steps or sampler.steps
         if start is not None and start + sampler.window.length >= steps:
             return (

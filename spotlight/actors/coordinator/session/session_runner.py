@@ -34,7 +34,7 @@ from spotlight.actors.coordinator.session.session_groups import (
 )
 from spotlight.actors.coordinator.submissions import SessionFiles
 from spotlight.actors.coordinator.tenant.job_journal import JobJournal
-from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
+from spotlight.actors.coordinator.tenant.request_plans import sampling_settings, scored_together
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
 from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
@@ -242,13 +242,19 @@ class SessionRunner(Tenant):
         self._heard()
         room = MOST_OPEN_GROUPS - len(self.groups)
         problem = problem_with_orders(
-            message.groups, self.publications.versions, room, self._saved.work.sampler
+            message.groups, self.publications.versions, room, self._saved.work
         )
         if problem:
             return SessionRefused(problem)
         new = self.groups.submit(message.groups)
         self.requests.submit(
-            [request for order in new for request in requests_of(order, self._settings(order))]
+            [
+                request
+                for order in new
+                for request in scored_together(
+                    self._saved.work, requests_of(order, self._settings(order))
+                )
+            ]
         )
         return Acknowledged()
 

@@ -76,6 +76,10 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How many iterations in a row, up to this one, had nothing but equal rewards."""
     random_credit: float | None = None
     """Denoising steps that random groups may take before others; None before the first group."""
+    least_previews: int = 0
+    """How many previews the next exploration waits for, though training has ended."""
+    iterations_without_spot: int = 0
+    """How many iterations in a row, up to now, ended without a spot worker."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -30,6 +30,7 @@ class NodeBriefing:
     def __init__(self, tenant: Tenant) -> None:
         self._tenant = tenant
         self._fleet, self._publications = tenant.nodes, tenant.publications
+        self._lent = tenant.lent
         self._checkpoints = CheckpointSpread(
             tenant.service.work.model.checkpoint,
             tenant.roster,
@@ -54,17 +55,29 @@ class NodeBriefing:
             return
         self._tenant.keepers.note(node)
         if has_changed:
-            self._publications.node_changed(node.node)
+            self._node_changed(node.node)
             self._prepare(node.node)
         has_tried = self._fleet.agrees(node)
         if self._checkpoints.note(node, self._now(), has_tried=has_tried):
             self._spread_checkpoint()
-        has_copies = self._publications.note_copies(node)
-        missed = self._publications.note_missed(node, self._now()) if has_tried else []
+        if self._note_weights(node, has_tried=has_tried) or has_changed:
+            self._spread_weights(*([node.node] if has_changed else []))
+
+    def _note_weights(self, node: NodeReport, *, has_tried: bool) -> bool:
+        """What a node has and could not get; True if any of it is new."""
+        news = self._publications.note_copies(node.node, node.weights)
+        news |= self._lent.note_copies(node.node, node.lent)
+        if not has_tried:
+            return news
+        missed = self._publications.note_missed(node.node, node.missed, self._now())
         for each in missed:
             self._tenant.weights_missed(node.node, each)
-        if has_copies or missed or has_changed:
-            self._spread_weights(*([node.node] if has_changed else []))
+        missed += self._lent.note_missed(node.node, node.lent_missed, self._now())
+        return news or bool(missed)
+
+    def _node_changed(self, name: str) -> None:
+        self._publications.node_changed(name)
+        self._lent.node_changed(name)
 
     def _prepare(self, name: str) -> None:
         """A node takes part, and hears where it leaves what."""
@@ -93,13 +106,13 @@ class NodeBriefing:
 
     def node_gone(self, name: str) -> None:
         """Others may pull weights elsewhere."""
-        self._publications.node_changed(name)
+        self._node_changed(name)
         self._checkpoints.gone(name)
         self._spread_checkpoint()
         self._spread_weights()
 
     def weights_published(self) -> None:
-        """Tell all nodes where they pull a new version from."""
+        """Tell nodes where they pull a new version from, or what ranks lend."""
         self._spread_weights()
 
     def replace_trainers(self, term: int) -> None:
@@ -151,6 +164,9 @@ class NodeBriefing:
         self._fleet.keep(sorted(self._publications.versions))
         for name, offer in self._publications.directions(self._now(), again):
             self._fleet.hold(name, offer)
+        self._fleet.keep_lent(self._lent.versions)
+        for name, offer in self._lent.directions(self._now(), again):
+            self._fleet.hold_lent(name, offer)
         self._fleet.send()
 
     @staticmethod

@@ -1,4 +1,5 @@
-"""The weights versions of a job that nodes may still need, and where each node pulls them from.
+"""The weights versions of a job that nodes may still need, and where each node pulls them from;
+and likewise the weights that trainer ranks lend.
 
 Nodes repeatedly report what they hold and what they could not get. Even if a message is lost, late
 or duplicated, the current plan says where a node pulls from.
@@ -40,6 +41,8 @@ class Publications:
     ) -> None:
         self._roster = roster
         self._timings = timings
+        self._takers: frozenset[str] | None = None
+        """The nodes that pull; None for all."""
         self._failures: Counter[str] = Counter()
         """How often nodes could not pull weights from another one, by its name, since one could."""
         self._known = {v: self._version(offer) for v, offer in sorted(known.items())}
@@ -62,6 +65,12 @@ class Publications:
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
         self._known[offer.version] = self._version(offer)
 
+    def add_new(self, offer: WeightsOffer, keep: Collection[int]) -> None:
+        """The same, unless it was there before."""
+        known = self._known.get(offer.version)
+        if known is None or known.where != offer:
+            self.add(offer, keep)
+
     @property
     def held(self) -> frozenset[int]:
         """Those that a node says it holds that is there, so that others can have them whatever
@@ -81,6 +90,17 @@ class Publications:
         """Nobody needs the others: they are trained again."""
         self._known = {v: known for v, known in self._known.items() if v in versions}
 
+    def only_for(self, nodes: frozenset[str]) -> None:
+        """These nodes pull from now on, and no others."""
+        before, self._takers = self._takers, nodes
+        for name in nodes ^ (self._roster.nodes.keys() if before is None else before):
+            self.node_changed(name)
+
+    def taker(self, name: str) -> NodeReport | None:
+        """A node, if it is there and pulls."""
+        pulls = self._takers is None or name in self._takers
+        return self._roster.nodes.get(name) if pulls else None
+
     def node_changed(self, name: str) -> None:
         """A node came, went, will be taken or is another process by now."""
         if name not in self._roster.nodes:
@@ -88,21 +108,22 @@ class Publications:
         for known in self._known.values():
             known.node_changed(name)
 
-    def note_copies(self, report: NodeReport) -> bool:
+    def note_copies(self, node: str, copies: Iterable[WeightsOffer]) -> bool:
         """What a node holds; True if any of it is new."""
         news = False
-        for offer in report.weights:
+        for offer in copies:
             if offer.version in self._known:
-                news |= self._known[offer.version].copied(report.node, offer)
+                news |= self._known[offer.version].copied(node, offer)
         return news
 
-    def note_missed(self, report: NodeReport, now: float) -> list[MissedWeights]:
+    def note_missed(
+        self, node: str, missed: Iterable[MissedWeights], now: float
+    ) -> list[MissedWeights]:
         """What a node could not get, which knows its latest plan: as far as that is new."""
         return [
-            missed
-            for missed in report.missed
-            if missed.version in self._known
-            and self._known[missed.version].missed(report.node, missed, now)
+            each
+            for each in missed
+            if each.version in self._known and self._known[each.version].missed(node, each, now)
         ]
 
     def directions(self, now: float, again: Iterable[str] = ()) -> list[tuple[str, WeightsOffer]]:
@@ -115,7 +136,7 @@ class Publications:
         ]
 
     def _version(self, offer: WeightsOffer) -> _Version:
-        return _Version(offer, self._roster, self._timings, self._failures)
+        return _Version(offer, self, self._roster, self._timings, self._failures)
 
 
 class _Version:
@@ -124,11 +145,13 @@ class _Version:
     def __init__(
         self,
         where: WeightsOffer,
+        publications: Publications,
         roster: Roster,
         timings: WeightsTimings,
         failures: Counter[str],
     ) -> None:
         self._where = where
+        self._publications = publications
         self._roster = roster
         self._failures = failures
         # A node says itself what it could not get in time; this is for words that are lost.
@@ -203,7 +226,7 @@ class _Version:
 
     def _update_plan(self, name: str, now: float) -> None:
         """Tell the plan what is so now."""
-        node, copy = self._roster.nodes.get(name), self._copies.get(name)
+        node, copy = self._publications.taker(name), self._copies.get(name)
         if copy is not None and (node is None or node.store.place != copy.store.place):
             # It is another process by now, with a store of its own.
             del self._copies[name]

@@ -7,11 +7,12 @@ travels in every request.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
-from spotlight.jobs import JobSpec, SamplerSpec
+from spotlight.jobs import JobSpec, SamplerSpec, WorkSpec
 from spotlight.policies.exploration.explored import Explored
 from spotlight.policies.exploration.explorer import Preview
 from spotlight.policies.exploration.planners import (
@@ -90,7 +91,8 @@ def exploration_settings(job: JobSpec) -> ExplorationSettings:
         micro_batch=job.sampler.micro_batch,
         planner="uniform" if asked.mode == "none" else asked.mode,  # which nobody asks then
         budget=asked.budget,
-        probes=asked.probes,
+        probes=0 if job.compares else asked.probes,  # one made again would have no group
+        heat=job.group_size if job.compares else 1,
         divides=job.divides_training,
         finishes=job.exploration.finish == "previous",
         previews_are_alike=job.preview_steps == job.sampler.steps,
@@ -145,6 +147,19 @@ def request_of(
     )
 
 
+def scored_together(work: WorkSpec, requests: Sequence[Request]) -> tuple[Request, ...]:
+    """The same: where a reward compares images, those of a prompt group are scored in one call."""
+    if not any(reward.groupwise for one in requests[:1] for reward in work.rewards_of(one.kind)):
+        return tuple(requests)
+    seeds: defaultdict[int, list[int]] = defaultdict(list)
+    for request in requests:
+        seeds[request.group].append(request.seed)
+    return tuple(
+        msgspec.structs.replace(request, scored_with=tuple(seeds[request.group]))
+        for request in requests
+    )
+
+
 def _shown(request: Request) -> Request:
     """The same for a sample that is trained on, of which people may want to see a picture."""
     key = f"pictures/{request.iteration}/{request.group}-{request.seed}.webp"
@@ -156,11 +171,12 @@ def rollout_requests(
 ) -> tuple[Request, ...]:
     """The samples of an iteration in canonical order: by prompt group, then as chosen."""
     settings = rollout_settings(job, iteration)
-    return tuple(
+    requests = [
         _shown(request_of("rollout", iteration, iteration, group, prompt, seed, settings))
         for group, (prompt, choice) in enumerate(zip(prompts, choices, strict=True))
         for seed in choice.seeds
-    )
+    ]
+    return scored_together(job.work, requests)
 
 
 def explored_version(job: JobSpec, iteration: int) -> int:
@@ -259,14 +275,15 @@ def random_requests(
     the groups is due, it does not wait for idle time."""
     settings = rollout_settings(job, iteration)
     seeds = random_seeds(job.seed, iteration, len(prompts), job.group_size)
-    return tuple(
+    requests = [
         msgspec.structs.replace(
             request_of("random", iteration, iteration, group, prompts[group], seed, settings),
             in_idle_time=place > 0 or not is_due,
         )
         for place, group in enumerate(groups)
         for seed in seeds[group].seeds
-    )
+    ]
+    return scored_together(job.work, requests)
 
 
 def gradient_request(job: JobSpec, iteration: int, group: int, number: int) -> Request:
@@ -278,7 +295,7 @@ def gradient_request(job: JobSpec, iteration: int, group: int, number: int) -> R
 def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> tuple[Request, ...]:
     """The validation of a weights version: every prompt with the same seeds each time."""
     settings = evaluation_settings(job)
-    return tuple(
+    requests = [
         Request(
             id=str(RequestId("evaluation", version, version, group, number)),
             kind="evaluation",
@@ -292,7 +309,8 @@ def evaluation_requests(job: JobSpec, version: int, prompts: Sequence[str]) -> t
         )
         for number in range(job.validation.seeds)
         for group, prompt in enumerate(prompts)
-    )
+    ]
+    return scored_together(job.work, requests)
 
 
 def _settings(job: JobSpec, steps: int, noisy_iteration: int | None) -> SamplingSettings:

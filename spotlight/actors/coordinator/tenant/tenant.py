@@ -156,6 +156,8 @@ class Tenant(Actor, ABC):
         published = journal.publications() if came_back else {}
         self.roster = self.nodes.roster
         self.publications = Publications(published, self.roster, self.timings.weights)
+        self.lent = Publications({}, self.roster, self.timings.weights)
+        """What trainer ranks lend, by how many updates were taken before."""
         self.table = self._new_table()
         self.dispatcher = Dispatcher(
             self, self.table, journal, service.metadata, self.timings.dispatch

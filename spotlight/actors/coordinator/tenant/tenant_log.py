@@ -48,6 +48,7 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.DenoiseFailed: "warning",
     run_events.GradientsGivenUp: "warning",
     run_events.OtherDevice: "warning",
+    run_events.SettingsWithoutSpot: "info",
     run_events.ScorerFailed: "warning",
     run_events.TrainersFound: "info",
     run_events.TrainersBuilt: "info",

@@ -1,0 +1,1 @@
+"""Tries the scorers of a job on image files, without a model."""

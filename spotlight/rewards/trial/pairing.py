@@ -1,0 +1,60 @@
+"""Which images of a folder are of which prompt.
+
+A prompt of JSON lines may name its `images`. Otherwise images belong to prompts in the order of
+their names: the same number to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from spotlight.errors import UserError
+from spotlight.files import Lines
+from spotlight.types import Prompt
+
+_FIELD = "images"
+
+
+class PromptImages(NamedTuple):
+    """The images of a prompt."""
+
+    prompt: Prompt
+    names: tuple[str, ...]
+
+
+def paired(names: Sequence[str], lines: Lines[Prompt], each: int) -> list[PromptImages]:
+    """The prompts that have images, each with the names of them.
+
+    Args:
+        names: those of all images, in order.
+        each: how many images belong to a prompt; 0 shares them out evenly.
+
+    Raises `UserError` when images and prompts do not match.
+    """
+    naming = [index for index, prompt in enumerate(lines.items) if _FIELD in prompt.metadata]
+    if naming:
+        return [_named(names, lines, index) for index in naming]
+    each = each or len(names) // len(lines.items)
+    if each == 0 or len(names) % each or len(names) > each * len(lines.items):
+        share = f", {each} each" if each > 1 else ""
+        raise UserError(
+            f"--images: {len(names)} images cannot be shared out among the {len(lines.items)}"
+            f" prompts of {lines.source}{share}; give as many images as prompts or a multiple, or"
+            f' name the images in JSON lines: {{"prompt": "...", "{_FIELD}": ["a.png"]}}'
+        )
+    return [
+        PromptImages(prompt, tuple(names[first : first + each]))
+        for prompt, first in zip(lines.items, range(0, len(names), each), strict=False)
+    ]
+
+
+def _named(names: Sequence[str], lines: Lines[Prompt], index: int) -> PromptImages:
+    text, metadata = lines.items[index].text, dict(lines.items[index].metadata)
+    wanted: Any = metadata.pop(_FIELD)
+    if not isinstance(wanted, list) or not wanted:
+        raise UserError(f"{lines.place(index)}: `{_FIELD}` must be a list of names of files")
+    for name in wanted:
+        if name not in names:
+            raise UserError(f"{lines.place(index)}: `{_FIELD}`: there is no image {name!r}")
+    return PromptImages(Prompt(text, metadata), tuple(wanted))

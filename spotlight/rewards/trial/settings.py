@@ -1,0 +1,24 @@
+"""The settings of `spotlight try-reward`. Imports no numpy, so that the command line can make
+them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from spotlight.jobs import RewardSpec
+from spotlight.permissions import Permissions
+
+
+class TrialSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which scorers are tried on which images."""
+
+    rewards: tuple[RewardSpec, ...]
+    permissions: Permissions
+    images: str
+    """The folder of the images."""
+    prompts: str
+    """The file of their prompts, or the name of a list that ships with Spotlight."""
+    each: int = 0
+    """How many images belong to a prompt; 0 shares them out evenly among all prompts. [images]"""
+    as_json: bool = False
+    """Whether JSON is printed."""

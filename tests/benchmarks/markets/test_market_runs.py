@@ -1,0 +1,88 @@
+"""Real runs on markets, and who takes part."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from benchmarks.exploration.kept_runs import RUNS
+from benchmarks.markets.entrants import POOLS, TASKS, Kept, entrants
+from benchmarks.markets.places import SHARED, places
+from benchmarks.markets.real_runs import TIMES, absences_of, compressed
+from spotlight.errors import UserError
+from spotlight_simulation.market.batch_model import BOOT_S
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def test_the_places_of_the_test_bed_are_full_when_the_market_has_nodes() -> None:
+    schedule = compressed("g4dn-trace", 4)
+    absences = absences_of(schedule)
+    for second in range(60, 3000, 7):
+        away = sum(each.at_s <= second < each.at_s + each.away_s for each in absences)
+        booting = sum(
+            stay.from_s <= second < stay.from_s + BOOT_S / TIMES
+            for stay in schedule.stays
+            if stay.from_s > 0
+        )
+        there = schedule.nodes_at(float(second))
+        assert 4 - there <= away <= 4 - there + booting
+
+
+def test_nobody_is_away_twice_at_the_same_time() -> None:
+    absences = absences_of(compressed("p3-trace", 4))
+    for node in {each.node for each in absences}:
+        own = [each for each in absences if each.node == node]
+        for before, after in pairwise(own):
+            assert before.at_s + before.away_s <= after.at_s
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("nodes", POOLS)
+def test_all_that_the_comparison_reads_is_kept(task: str, nodes: int) -> None:
+    found = entrants(Kept(RUNS, task), nodes)
+    assert {"spotlight", "reserved", "torchrun-on-spot", "published-on-demand"} <= found.keys()
+
+
+def test_a_pool_without_runs_says_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"benchmarks\.markets\.real_runs --task ocr --nodes 0"):
+        Kept(tmp_path, "ocr").paces(4)
+
+
+def test_markets_that_ship_are_there_without_any_folder_of_traces(tmp_path: Path) -> None:
+    names = [place.name for place in places(tmp_path)]
+    assert len([name for name in names if name.startswith("bamboo/")]) == 4
+    assert len([name for name in names if name.startswith("skynomad/")]) == 13
+
+
+def test_no_two_markets_have_the_same_name() -> None:
+    names = [place.name for place in places()]
+    assert len(set(names)) == len(names)
+
+
+def test_a_market_is_entered_at_several_moments_with_the_same_share_of_nodes() -> None:
+    place = next(iter(places(Path("nowhere"))))
+    shares = []
+    for schedule in place.schedules(4):
+        billed = sum(stay.until_s - stay.from_s for stay in schedule.stays)
+        shares.append(billed / schedule.seconds / 4)
+    assert min(shares) > 0.5 * place.share
+    assert max(shares) < 1.5 * place.share
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_tables_of_markets_in_the_docs_are_those_of_the_runs_that_are_kept(
+    tmp_path: Path,
+) -> None:
+    if not SHARED.is_dir():
+        pytest.skip("the tables are of public traces, some of which do not ship")
+    page, copy = DOCS / "markets.md", tmp_path / "markets.md"
+    copy.write_text(page.read_text())
+    command = [sys.executable, "-m", "benchmarks.replay", "--json", "--tables", str(copy)]
+    subprocess.run(command, check=True, cwd=DOCS.parent, stdout=subprocess.DEVNULL, timeout=240)
+    assert copy.read_text() == page.read_text(), f"{page.name}: make its tables anew"

@@ -1,0 +1,84 @@
+"""The weights of a CLIP reward: looked for, and counted, before a worker loads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import HfApi, constants, errors
+from preflight_kit import MakeJob, write_safetensors
+
+from spotlight.errors import JobError
+from spotlight.jobs.clip_rewards import PUBLISHED
+from spotlight.permissions import Permissions
+from spotlight.preflight.checks import read_job_files
+from spotlight.preflight.memory import memory_plan
+from spotlight.preflight.scorers import check_scorers, scorer_parameters
+
+SPEC = {"kind": "pickscore"}
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+
+
+def refusal(make_job: MakeJob, **clip: str) -> JobError:
+    with pytest.raises(JobError) as caught:
+        check_scorers(make_job(rewards=[{**SPEC, "clip": clip}]), Permissions())
+    return caught.value
+
+
+def test_a_folder_that_is_no_model_is_refused(make_job: MakeJob, tmp_path: Path) -> None:
+    found = refusal(make_job, checkpoint=str(tmp_path))
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "is no folder in the layout of transformers" in found.problem
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_weights_that_may_not_be_downloaded_are_refused(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    found = refusal(make_job)
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "yuvalkirstain/PickScore_v1" in found.problem
+    assert "HF_HUB_OFFLINE forbids to download it" in found.problem
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_weights_that_the_hub_hides_ask_for_a_token(
+    make_job: MakeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise errors.GatedRepoError.__new__(errors.GatedRepoError)
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(HfApi, "model_info", refuse)
+    found = refusal(make_job, checkpoint="hf:some/gated")
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "give a token, with `hf auth login` or HF_TOKEN" in found.problem
+
+
+def test_the_memory_of_a_scorer_is_that_of_its_file_or_of_the_published_weights(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    write_safetensors(tmp_path / "model.safetensors", {"a": [10, 20], "b": [5]})
+    own, theirs, read = make_job(
+        rewards=[{**SPEC, "name": "own", "clip": {"checkpoint": str(tmp_path)}}, SPEC, {}]
+    ).rewards
+    assert scorer_parameters(own) == 205
+    assert scorer_parameters(theirs) == PUBLISHED["pickscore"].parameters
+    assert scorer_parameters(read) == 0
+
+
+@pytest.mark.parametrize(("device", "counts"), [("accelerator", True), ("cpu", False)])
+def test_a_scorer_on_the_accelerator_takes_room_beside_the_model(
+    make_job: MakeJob, device: str, counts: bool
+) -> None:
+    job = make_job(rewards=[{**SPEC, "clip": {"device": device}}])
+    plan = memory_plan(job, read_job_files(job).checkpoint)
+    parts = {part.name: part.nbytes for part in plan.denoiser.parts}
+    wanted = 4 * PUBLISHED["pickscore"].parameters if counts else None
+    assert parts.get("scorer pickscore") == wanted
