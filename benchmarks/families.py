@@ -49,6 +49,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32), {}),
         (Case(40, 56, guidance=4.0), {"use_dynamic_shifting": False, "shift": 2.0}),
     ],
+    "qwen-image-2.1": [
+        (Case(96, 32), {}),
+        (Case(32, 64, guidance=4.0), {}),
+        (Case(64, 96, guidance=2.0, steps=4), {"use_dynamic_shifting": False, "shift": 2.0}),
+    ],
     "sd3": [
         (Case(36, 44), {}),
         (Case(44, 36, guidance=4.5), {}),
@@ -65,6 +70,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
     ],
     "qwen-image-edit": [(Case(64, 128, guidance=4.0), {})],
+    "z-image": [
+        (Case(36, 44), {}),
+        (Case(44, 36, guidance=4.5), {}),
+        (Case(32, 48, guidance=2.0, steps=4), {"use_dynamic_shifting": True}),
+    ],
     "krea2": [
         (Case(40, 56), {}),
         (Case(56, 40, guidance=4.5), {}),
@@ -115,7 +125,7 @@ def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int 
         },
         "sampler": {
             "height": 32,
-            "width": 48,
+            "width": 64,
             "frames": 5 if has_frames else 1,
             "kind": "flow_sde",
             "steps": STEPS,
@@ -213,7 +223,7 @@ def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Ten
         drawn = pipeline(
             "a cat",
             height=32,
-            width=48,
+            width=64,
             num_inference_steps=2,
             generator=torch.Generator().manual_seed(1),
             output_type="np",

@@ -42,7 +42,7 @@ class ParallelPlan:
     leading: str | None
     """The sequence that stands whole before every part of one that is cut."""
     heads: int
-    """Attention heads."""
+    """The number of its attention heads."""
 
 
 def plan_of(transformer: Any) -> ParallelPlan:

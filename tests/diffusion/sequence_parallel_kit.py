@@ -13,6 +13,7 @@ import torch
 from diffusers import (
     FluxTransformer2DModel,
     Krea2Transformer2DModel,
+    QwenImage21Transformer2DModel,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     WanTransformer3DModel,
@@ -56,6 +57,15 @@ def make_transformer(family: str) -> Any:
             out_channels=4,
             num_layers=3,
             joint_attention_dim=TEXT_DIM,
+            axes_dims_rope=(4, 4, 8),
+        ).eval()
+    if family == "qwen21":
+        return QwenImage21Transformer2DModel(
+            **shape,
+            in_channels=16,
+            out_channels=16,
+            num_layers=3,
+            context_in_dim=TEXT_DIM,
             axes_dims_rope=(4, 4, 8),
         ).eval()
     if family == "flux":
@@ -131,6 +141,11 @@ def make_inputs(case: Case) -> dict[str, Any]:
         if case.text_mask:
             real = torch.tensor(case.text_mask)[:, None]
             inputs["encoder_hidden_states_mask"] = torch.arange(case.text)[None] < real
+    elif case.family == "qwen21":
+        inputs["hidden_states"] = noise(case.batch, tokens, 16)
+        inputs["img_shapes"] = [[(1, case.rows, case.columns)]] * case.batch
+        places = torch.arange(case.text + tokens // 4) >= case.text
+        inputs["img_mask"] = places.expand(case.batch, -1)
     elif case.family == "flux":
         inputs["hidden_states"] = noise(case.batch, tokens, 16)
         inputs["pooled_projections"] = noise(case.batch, TEXT_DIM)

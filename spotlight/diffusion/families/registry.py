@@ -15,6 +15,7 @@ from spotlight.diffusion.families.qwen_image_21 import QwenImage21
 from spotlight.diffusion.families.qwen_image_edit import QwenImageEdit
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
+from spotlight.diffusion.families.z_image import ZImage
 
 FAMILIES: Mapping[str, Family] = {
     family.pipeline: family
@@ -26,6 +27,7 @@ FAMILIES: Mapping[str, Family] = {
         Wan(),
         Krea2(),
         QwenImageEdit(),
+        ZImage(),
     )
 }
 """Every family by the class of its pipeline in diffusers."""

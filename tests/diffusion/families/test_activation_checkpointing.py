@@ -34,7 +34,7 @@ def one_thread() -> Iterator[None]:
 def sampler_of(name: str) -> SamplerSpec:
     return SamplerSpec(
         height=32,
-        width=48,
+        width=64,
         frames=5 if name == "wan" else 1,
         steps=4,
         kind="flow_sde",

@@ -89,7 +89,7 @@ def settings(tokens: int | None) -> SamplingSettings:
         kind="flow_sde",
         steps=4,
         height=32,
-        width=48,
+        width=64,
         guidance=2.0,
         window=(1, 2),
         micro_batch=4,
