@@ -27,6 +27,7 @@ import psutil
 import torch
 import yaml
 
+from benchmarks.edit_job import run_edit_job
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.store.journal import NAME as JOURNAL
@@ -69,6 +70,7 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
     ],
+    "qwen-image-edit": [(Case(64, 128, guidance=4.0), {})],
     "z-image": [
         (Case(36, 44), {}),
         (Case(44, 36, guidance=4.5), {}),
@@ -296,12 +298,13 @@ def main() -> None:
         report.add({f"latents_difference[{family}]": one.latents for family, one in found.items()})
         done, problems = [], []
         tunings: tuple[Tuning, ...] = ("lora",) if quick else get_args(Tuning)
-        families = [family.name for family in FAMILIES.values()]
-        for family in families[: 1 if quick else None]:
+        families = [*FAMILIES.values()]
+        for each in families[: 1 if quick else None]:
+            family, run = each.name, run_edit_job if each.image_processor else run_job
             for tuning in tunings:
                 began = time.monotonic()
                 try:
-                    run_job(folder / family, tuning, folder / f"{family}-{tuning}")
+                    run(folder / family, tuning, folder / f"{family}-{tuning}")
                 except AssertionError as error:
                     problems.append(f"{family} {tuning}: {error}")
                 else:
@@ -313,6 +316,7 @@ def main() -> None:
             {
                 "families_done": len(families_done),
                 "jobs_done": len(done),
+                "edit_done": int("qwen-image-edit" in families_done),
                 "models_per_process": models_per_process(folder.glob("*/run")),
             }
         )

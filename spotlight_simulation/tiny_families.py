@@ -134,7 +134,7 @@ def _qwen_image_edit() -> Any:
             use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
         ),
         AutoencoderKLQwenImage(
-            base_dim=4,
+            base_dim=2,
             z_dim=4,
             dim_mult=[1, 1, 1, 1, 1, 1],
             num_res_blocks=1,

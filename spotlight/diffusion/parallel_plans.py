@@ -36,7 +36,7 @@ class ParallelPlan:
     """The sequences whose shards make up the queries, keys and values of a module. A module with
     none has whole keys on every member, so it needs no exchange."""
     joined: Mapping[str, tuple[str, ...]]
-    """The sequences that lie one behind the other in an input."""
+    """These sequences lie one behind the other in an input."""
     image: str
     """The sequence that the gathered outputs are made of."""
     leading: str | None

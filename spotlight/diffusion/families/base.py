@@ -22,8 +22,10 @@ from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from torch import Tensor
+
+    from spotlight.diffusion.images import SourceImage
+
 
 T = TypeVar("T")
 
@@ -239,8 +241,10 @@ class Family(ABC):
         long.
         """
 
-    def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
-        """The same of a prompt and the image, in RGB, that it comes with. Raises `JobError` also in
+    def encode_with(
+        self, parts: Mapping[str, Any], prompt: str, image: SourceImage
+    ) -> dict[str, Tensor]:
+        """The same of a prompt and the image that it comes with. Raises `JobError` also in
         families that draw from text alone.
         """
         raise JobError("prompts", f"prompt {prompt!r} has an image, which this model does not take")
