@@ -316,7 +316,7 @@ def main() -> None:
             {
                 "families_done": len(families_done),
                 "jobs_done": len(done),
-                "edit_done": int("qwen-image-edit" in families_done),
+                **({} if quick else {"edit_done": int("qwen-image-edit" in families_done)}),
                 "models_per_process": models_per_process(folder.glob("*/run")),
             }
         )
