@@ -31,7 +31,15 @@ CASES = {
     "z-image, padded": Case("z-image", rows=5, columns=3, text=7),
     "wan, a time per token": Case("wan", rows=5, columns=3, text=5, time_per_token=True),
 }
-LAYERS = {"qwen": 3, "qwen21": 3, "z-image": 3, "sd3": 3 + 2, "flux": 1 + 2, "wan": 2, "krea2": 2 + 1}
+LAYERS = {
+    "qwen": 3,
+    "qwen21": 3,
+    "z-image": 3,
+    "sd3": 3 + 2,
+    "flux": 1 + 2,
+    "wan": 2,
+    "krea2": 2 + 1,
+}
 """Attention calls whose tokens are shared out."""
 
 
