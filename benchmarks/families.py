@@ -27,6 +27,7 @@ import psutil
 import torch
 import yaml
 
+from benchmarks.edit_job import run_edit_job
 from benchmarks.report import Report
 from spotlight.diffusion.families.registry import FAMILIES, family_of
 from spotlight.store.journal import NAME as JOURNAL
@@ -49,6 +50,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32), {}),
         (Case(40, 56, guidance=4.0), {"use_dynamic_shifting": False, "shift": 2.0}),
     ],
+    "qwen-image-2.1": [
+        (Case(96, 32), {}),
+        (Case(32, 64, guidance=4.0), {}),
+        (Case(64, 96, guidance=2.0, steps=4), {"use_dynamic_shifting": False, "shift": 2.0}),
+    ],
     "sd3": [
         (Case(36, 44), {}),
         (Case(44, 36, guidance=4.5), {}),
@@ -63,6 +69,12 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(32, 48), {}),
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
+    ],
+    "qwen-image-edit": [(Case(64, 128, guidance=4.0), {})],
+    "z-image": [
+        (Case(36, 44), {}),
+        (Case(44, 36, guidance=4.5), {}),
+        (Case(32, 48, guidance=2.0, steps=4), {"use_dynamic_shifting": True}),
     ],
     "krea2": [
         (Case(40, 56), {}),
@@ -114,7 +126,7 @@ def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int 
         },
         "sampler": {
             "height": 32,
-            "width": 48,
+            "width": 64,
             "frames": 5 if has_frames else 1,
             "kind": "flow_sde",
             "steps": STEPS,
@@ -212,7 +224,7 @@ def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Ten
         drawn = pipeline(
             "a cat",
             height=32,
-            width=48,
+            width=64,
             num_inference_steps=2,
             generator=torch.Generator().manual_seed(1),
             output_type="np",
@@ -286,12 +298,13 @@ def main() -> None:
         report.add({f"latents_difference[{family}]": one.latents for family, one in found.items()})
         done, problems = [], []
         tunings: tuple[Tuning, ...] = ("lora",) if quick else get_args(Tuning)
-        families = [family.name for family in FAMILIES.values()]
-        for family in families[: 1 if quick else None]:
+        families = [*FAMILIES.values()]
+        for each in families[: 1 if quick else None]:
+            family, run = each.name, run_edit_job if each.image_processor else run_job
             for tuning in tunings:
                 began = time.monotonic()
                 try:
-                    run_job(folder / family, tuning, folder / f"{family}-{tuning}")
+                    run(folder / family, tuning, folder / f"{family}-{tuning}")
                 except AssertionError as error:
                     problems.append(f"{family} {tuning}: {error}")
                 else:
@@ -303,6 +316,7 @@ def main() -> None:
             {
                 "families_done": len(families_done),
                 "jobs_done": len(done),
+                **({} if quick else {"edit_done": int("qwen-image-edit" in families_done)}),
                 "models_per_process": models_per_process(folder.glob("*/run")),
             }
         )

@@ -12,13 +12,18 @@ import hashlib
 import re
 import struct
 import zlib
+from collections.abc import Mapping
 from typing import NamedTuple
+
+import msgspec
+
+from spotlight.errors import TransferFailed
 
 DIGEST_DIGITS = 32
 LARGEST_FILE = 32 * 1024 * 1024
-"""Bytes of an image's file."""
+"""A file may have so many bytes."""
 LONGEST_EDGE = 8192
-"""Pixels."""
+"""An edge may have so many pixels."""
 _NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -45,6 +50,25 @@ def named(prompt: str) -> Named:
     """The inverse of `with_image`; any other text is a prompt without an image."""
     found = _NAMED.fullmatch(prompt)
     return Named(*found.groups()) if found else Named(prompt, "")
+
+
+def pack(images: Mapping[str, bytes]) -> bytes:
+    """Files of images by their digests, to be sent."""
+    return msgspec.msgpack.encode(images)
+
+
+def unpack(data: bytes) -> dict[str, bytes]:
+    """The inverse of `pack`; raises `TransferFailed` for anything else, also where a file is not
+    the one of its digest.
+    """
+    try:
+        images = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    except msgspec.DecodeError as error:
+        raise TransferFailed("the images of prompts are malformed") from error
+    for digest, file in images.items():
+        if digest_of(file) != digest:
+            raise TransferFailed(f"the image {digest} is not the file of this digest")
+    return images
 
 
 def png_size(data: bytes) -> tuple[int, int]:

@@ -79,6 +79,8 @@ class Prompt(msgspec.Struct, frozen=True):
     text: str
     metadata: Mapping[str, Any] = {}
     """The other fields of its line in a JSONL file; empty for a prompt of a text file."""
+    image: bytes = b""
+    """The PNG file of the image that is to be changed; empty where a model draws from text."""
 
 
 class RequestId(NamedTuple):

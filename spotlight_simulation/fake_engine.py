@@ -58,6 +58,13 @@ class FakeEngine:
     async def fetch_model(self, spec: ModelSpec) -> None:
         """See `engine.Engine`."""
 
+    async def fetch_images(self, offer: BundleOffer) -> None:
+        """See `engine.Engine`."""
+
+    def image_of(self, prompt: str) -> bytes:
+        """See `engine.Engine`."""
+        return b""
+
     def load(self, spec: ModelSpec) -> FakeModel:
         """See `engine.Engine`."""
         sleep(self._hardware.times.load_s)

@@ -64,9 +64,10 @@ MANNERS = {
     "flux": Manner("true_cfg_scale"),
     "wan": Manner(latents="frames"),
     "krea2": Manner(unguided=0.0),
+    "z-image": Manner(unguided=0.0, latents="image", one_by_one=True),
     "qwen-image-edit": Manner("true_cfg_scale", one_by_one=True),
 }
-"""By the name of the family."""
+"""The manner of every family, by its name."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ PROCESSOR = "processor"
 _PAD = "<|image_pad|>"
 
 
-class TextProcessor(Qwen3VLProcessor):  # type: ignore[misc]
+class TextProcessor(Qwen3VLProcessor):
     """Of texts; saves, and needs, the tokenizer alone."""
 
     def __init__(self, tokenizer: Any) -> None:
@@ -35,7 +35,7 @@ class TextProcessor(Qwen3VLProcessor):  # type: ignore[misc]
             setattr(self, f"{name}_token_id", None)
 
 
-class EditProcessor(ProcessorMixin):  # type: ignore[misc]
+class EditProcessor(ProcessorMixin):
     """What a Qwen2VLProcessor does with one text and one image."""
 
     def __init__(self, folder: Path) -> None:

@@ -35,6 +35,8 @@ from diffusers import (
     UniPCMultistepScheduler,
     WanPipeline,
     WanTransformer3DModel,
+    ZImagePipeline,
+    ZImageTransformer2DModel,
 )
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
@@ -45,6 +47,8 @@ from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
+    Qwen3Config,
+    Qwen3Model,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
     Qwen3VLModel,
@@ -130,7 +134,7 @@ def _qwen_image_edit() -> Any:
             use_dynamic_shifting=True, base_shift=0.5, max_shift=0.9, max_image_seq_len=8192
         ),
         AutoencoderKLQwenImage(
-            base_dim=4,
+            base_dim=2,
             z_dim=4,
             dim_mult=[1, 1, 1, 1, 1, 1],
             num_res_blocks=1,
@@ -155,8 +159,7 @@ def _qwen_image_edit() -> Any:
 
 
 def _qwen_image_21() -> Any:
-    tokenizer = _tokenizer()
-    tokenizer.chat_template = _CHAT
+    tokenizer = _chatting_tokenizer()
     tokenizer.add_tokens("<|image_pad|>", special_tokens=True)
     return QwenImage21Pipeline(
         FlowMatchEulerDiscreteScheduler(
@@ -191,6 +194,46 @@ def _name_processor(folder: Path, kind: str) -> None:
     content = json.loads(index.read_text(encoding="utf-8"))
     content[PROCESSOR] = ["transformers", kind]
     index.write_text(json.dumps(content, indent=2), encoding="utf-8")
+
+
+def _z_image() -> Any:
+    return ZImagePipeline(
+        FlowMatchEulerDiscreteScheduler(shift=3.0),
+        _image_vae(),
+        _qwen3(Qwen3Model),
+        _chatting_tokenizer(),
+        ZImageTransformer2DModel(
+            in_channels=4,
+            dim=48,
+            n_layers=2,
+            n_refiner_layers=1,
+            n_heads=2,
+            n_kv_heads=2,
+            cap_feat_dim=_TEXT_WIDTH,
+            axes_dims=(8, 8, 8),
+            axes_lens=(640, 32, 32),
+        ),
+    )
+
+
+def _chatting_tokenizer() -> Any:
+    tokenizer = _tokenizer()
+    tokenizer.chat_template = _CHAT
+    return tokenizer
+
+
+def _qwen3(kind: type, *, layers: int = 2) -> Any:
+    return kind(
+        Qwen3Config(
+            hidden_size=_TEXT_WIDTH,
+            intermediate_size=16,
+            num_hidden_layers=layers,
+            num_attention_heads=2,
+            num_key_value_heads=2,
+            head_dim=16,
+            vocab_size=_VOCABULARY,
+        )
+    ).eval()
 
 
 def _sd3() -> Any:
@@ -430,6 +473,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "flux": _flux,
     "wan": _wan,
     "krea2": _krea2,
+    "z-image": _z_image,
     "qwen-image-edit": _qwen_image_edit,
 }
 

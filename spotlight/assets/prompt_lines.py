@@ -65,17 +65,18 @@ def parse_jsonl(text: str, source: str) -> Lines[Prompt]:
     """The same of JSON objects with a `prompt`.
 
     Raises `JobError` naming the line and what is wrong with it. A prompt may occur again, with the
-    same fields.
+    same fields, or with another `image`.
     """
     decoder = msgspec.json.Decoder(dict[str, Any])
     lines: Lines[Prompt] = Lines(source, [], [])
-    known: dict[str, Prompt] = {}
+    known: dict[tuple[str, str], Prompt] = {}
     for number, line in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
         if not line.strip():
             continue
         try:
             prompt = _prompt(decoder.decode(line), len(line))
-            if known.setdefault(prompt.text, prompt) != prompt:
+            image = str(prompt.metadata.get("image"))  # that is to be changed, if any is
+            if known.setdefault((prompt.text, image), prompt) != prompt:
                 raise ValueError("its prompt occurred before with other fields; keep one of them")
         except msgspec.ValidationError as error:
             raise _refusal(source, number, "must be an object, such as {}") from error

@@ -106,7 +106,9 @@ class FlowModel:
 
         def predict(of: Conditioning) -> Tensor:
             given = ModelInput(latents, told, of.tensors, grid, guidance)
-            return self._family.velocity(self.transformer, given).float()
+            parts = given.apart() if self._family.one_by_one else (given,)
+            velocities = [self._family.velocity(self.transformer, part) for part in parts]
+            return torch.cat(velocities).float()
 
         positive = predict(conditioning)
         if guidance == 1.0 or self.embeds_guidance:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any, Protocol
 
 import numpy as np
+import PIL.Image
 import torch
 from torch import Tensor
 
@@ -12,6 +14,27 @@ from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
 from spotlight.errors import NotFinite
+
+
+class SourceImage:
+    """An image that is to be changed."""
+
+    def __init__(self, file: bytes) -> None:
+        """Raises `ValueError` for a file that cannot be read."""
+        try:
+            self._image = PIL.Image.open(io.BytesIO(file)).convert("RGB")
+        except (OSError, PIL.Image.DecompressionBombError) as error:
+            raise ValueError(f"cannot be read: {error}") from error
+        self.width, self.height = self._image.size
+
+    def resized(self, width: int, height: int) -> PIL.Image.Image:
+        """As diffusers' pipelines resize images."""
+        return self._image.resize((width, height), PIL.Image.Resampling.LANCZOS)
+
+    def pixels(self, width: int, height: int) -> Tensor:
+        """The same as a video of one frame, [1, 3, 1, H, W] float32 in [-1, 1]."""
+        pixels = torch.from_numpy(np.array(self.resized(width, height)).astype(np.float32) / 255)
+        return (2 * pixels - 1).permute(2, 0, 1)[None, :, None]
 
 
 class ImageCodec(Protocol):

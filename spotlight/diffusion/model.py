@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 NEGATIVE = "negative "
-"""With which the names of tensors begin that a prompt is guided against."""
+"""Names of tensors begin with this where a prompt is guided against them."""
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,13 @@ class ParallelPlan:
     """The sequences whose shards make up the queries, keys and values of a module. A module with
     none has whole keys on every member, so it needs no exchange."""
     joined: Mapping[str, tuple[str, ...]]
-    """The sequences that lie one behind the other in an input."""
+    """These sequences lie one behind the other in an input."""
     image: str
     """The sequence that the gathered outputs are made of."""
     leading: str | None
     """The sequence that stands whole before every part of one that is cut."""
     heads: int
-    """Attention heads."""
+    """The number of its attention heads."""
 
 
 def plan_of(transformer: Any) -> ParallelPlan:

@@ -229,15 +229,16 @@ class _Shards(TorchFunctionMode):
         return sequence.tensor_split(self._world, dim=dim)[self._rank]
 
     def gather(self, part: Tensor, dim: int) -> Tensor:
-        """All image tokens, of every rank's part."""
+        """All image tokens, of every rank's part, and what leads them."""
         lengths = shard_lengths(self._lengths[self._plan.image], self._world)
-        part = part.transpose(0, dim)[self._leading :]
+        part = part.transpose(0, dim)
+        lead, part = part[: self._leading], part[self._leading :]
         missing = lengths[0] - len(part)
         padded = pad(part, (0, 0) * (part.dim() - 1) + (0, missing)).contiguous()
         parts = [torch.empty_like(padded) for _ in lengths]
         self._grid.group.all_gather(parts, padded)
         whole = [part[:tokens] for part, tokens in zip(parts, lengths, strict=True)]
-        return torch.cat(whole).transpose(0, dim).contiguous()
+        return torch.cat([lead, *whole]).transpose(0, dim).contiguous()
 
     def enter(self, streams: tuple[str, ...]) -> None:
         """An attention module begins; its tokens are the shards of these sequences."""

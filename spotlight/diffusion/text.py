@@ -9,7 +9,6 @@ depends on the prompts beside it.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import threading
@@ -20,7 +19,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-import PIL.Image
 import structlog
 import torch
 from safetensors import SafetensorError
@@ -31,6 +29,7 @@ from spotlight.condition_images import named
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.finite import first_not_finite
+from spotlight.diffusion.images import SourceImage
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import CheckpointError, JobError
 
@@ -198,11 +197,9 @@ class FamilyTextEncoder:
         if digest not in self._images:
             raise JobError("prompts", f"the image {digest} of prompt {text!r} is not here")
         try:
-            image = PIL.Image.open(io.BytesIO(self._images[digest])).convert("RGB")
-        except (OSError, ValueError, PIL.Image.DecompressionBombError) as error:
-            raise JobError(
-                "prompts", f"the image {digest} of prompt {text!r} cannot be read: {error}"
-            ) from error
+            image = SourceImage(self._images[digest])
+        except ValueError as error:
+            raise JobError("prompts", f"the image {digest} of prompt {text!r} {error}") from error
         return self._family.encode_with(parts, text, image)
 
     def _made_by(self, encoder: str) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Sequence, Sized
+from collections.abc import Mapping, Sequence, Sized
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -32,6 +32,7 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
 from spotlight.preflight.packages import require_packages
+from spotlight.preflight.prompt_images import PromptImages, refuse_twins
 from spotlight.preflight.scorers import check_scorers
 from spotlight.preflight.starts import find_start
 from spotlight.rewards.categories import categories
@@ -53,6 +54,8 @@ class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: CheckpointInfo
     train: Lines[Prompt]
     validation: Lines[Prompt]
+    images: Mapping[str, bytes] = {}
+    """The files of images that prompts come with are named by their digests."""
 
     @property
     def categories(self) -> dict[str, str]:
@@ -75,16 +78,25 @@ class JobFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _digest(prompts: Sequence[Prompt]) -> str:
-    return hashlib.sha256(msgspec.json.encode(prompts)).hexdigest()
+    known = [{"text": prompt.text, "metadata": prompt.metadata} for prompt in prompts]
+    return hashlib.sha256(msgspec.json.encode(known)).hexdigest()
 
 
 def read_job_files(job: JobSpec) -> JobFiles:
     """Read the files that a job names; raises `CheckpointError` or `JobError`."""
-    return JobFiles(
-        checkpoint=inspect_checkpoint(job.model),
-        train=_prompts("prompts.train", job.prompts.train),
-        validation=_validation_prompts(job),
-    )
+    checkpoint = inspect_checkpoint(job.model)
+    lists = {
+        "prompts.train": _prompts("prompts.train", job.prompts.train),
+        "prompts.validation": _validation_prompts(job),
+    }
+    images = PromptImages()
+    for field, lines in lists.items():
+        if checkpoint.family.image_processor:
+            lists[field] = images.read(field, lines)
+        else:
+            refuse_twins(field, lines)
+    train, validation = lists.values()
+    return JobFiles(checkpoint=checkpoint, train=train, validation=validation, images=images.files)
 
 
 def check(
@@ -150,6 +162,12 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
             "model.start", "is for jobs; publish the weights that the session is to begin with"
         )
     checkpoint = inspect_checkpoint(work.model)
+    if checkpoint.family.image_processor:
+        raise JobError(
+            "model.checkpoint",
+            "changes images, which a session does not send; run it as a job, whose prompts name"
+            " their images",
+        )
     _check_size_and_degree(work.sampler, checkpoint)
     return checkpoint
 

@@ -215,7 +215,7 @@ class GroupCrew:
         """All workers, with the job and its weights."""
         use_scorer(monkeypatch)
         plain = iter(list(self._models))
-        monkeypatch.setattr(torch_engine, "load_model", lambda spec, cache: next(plain))
+        monkeypatch.setattr(torch_engine, "load_model", lambda spec, **_: next(plain))
         for number in range(len(self._models)):
             worker = Crewman(f"w{number}")
             worker.system, worker.transport = await cluster.process(worker.name)

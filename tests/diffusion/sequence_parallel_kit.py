@@ -13,9 +13,11 @@ import torch
 from diffusers import (
     FluxTransformer2DModel,
     Krea2Transformer2DModel,
+    QwenImage21Transformer2DModel,
     QwenImageTransformer2DModel,
     SD3Transformer2DModel,
     WanTransformer3DModel,
+    ZImageTransformer2DModel,
 )
 from torch import Tensor, nn
 
@@ -57,6 +59,27 @@ def make_transformer(family: str) -> Any:
             num_layers=3,
             joint_attention_dim=TEXT_DIM,
             axes_dims_rope=(4, 4, 8),
+        ).eval()
+    if family == "qwen21":
+        return QwenImage21Transformer2DModel(
+            **shape,
+            in_channels=16,
+            out_channels=16,
+            num_layers=3,
+            context_in_dim=TEXT_DIM,
+            axes_dims_rope=(4, 4, 8),
+        ).eval()
+    if family == "z-image":
+        return ZImageTransformer2DModel(
+            in_channels=4,
+            dim=HEADS * 24,
+            n_layers=3,
+            n_refiner_layers=1,
+            n_heads=HEADS,
+            n_kv_heads=HEADS,
+            cap_feat_dim=TEXT_DIM,
+            axes_dims=(8, 8, 8),
+            axes_lens=(64, 32, 32),
         ).eval()
     if family == "flux":
         return FluxTransformer2DModel(
@@ -120,6 +143,13 @@ def make_inputs(case: Case) -> dict[str, Any]:
         return torch.randn(shape, generator=random)
 
     tokens = case.rows * case.columns
+    if case.family == "z-image":
+        return {
+            "x": list(noise(case.batch, 4, 1, 2 * case.rows, 2 * case.columns)),
+            "t": torch.linspace(0.2, 0.9, case.batch),
+            "cap_feats": list(noise(case.batch, case.text, TEXT_DIM)),
+            "return_dict": False,
+        }
     inputs: dict[str, Any] = {
         "encoder_hidden_states": noise(case.batch, case.text, TEXT_DIM),
         "timestep": torch.linspace(0.2, 0.9, case.batch),
@@ -131,6 +161,11 @@ def make_inputs(case: Case) -> dict[str, Any]:
         if case.text_mask:
             real = torch.tensor(case.text_mask)[:, None]
             inputs["encoder_hidden_states_mask"] = torch.arange(case.text)[None] < real
+    elif case.family == "qwen21":
+        inputs["hidden_states"] = noise(case.batch, tokens, 16)
+        inputs["img_shapes"] = [[(1, case.rows, case.columns)]] * case.batch
+        places = torch.arange(case.text + tokens // 4) >= case.text
+        inputs["img_mask"] = places.expand(case.batch, -1)
     elif case.family == "flux":
         inputs["hidden_states"] = noise(case.batch, tokens, 16)
         inputs["pooled_projections"] = noise(case.batch, TEXT_DIM)
@@ -276,8 +311,8 @@ class Worker:
     @staticmethod
     @torch.no_grad()
     def _run(transformer: Any, case: Case) -> Tensor:
-        output: Tensor = transformer(**make_inputs(case))[0]
-        return output
+        output: Tensor | list[Tensor] = transformer(**make_inputs(case))[0]
+        return output if isinstance(output, Tensor) else torch.stack(output)
 
 
 def work(orders: Connection) -> None:

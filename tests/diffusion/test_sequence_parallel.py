@@ -26,9 +26,20 @@ CASES = {
     "qwen, padded text": Case("qwen", text=7, text_mask=(7, 3)),
     "qwen, padded text in an odd image": Case("qwen", 5, 3, text=9, batch=1, text_mask=(2,)),
     "krea2, padded text": Case("krea2", rows=5, columns=3, text=7, text_mask=(7, 3)),
+    **{f"qwen21, {text} of text": Case("qwen21", text=text) for text in (1, 7, 8)},
+    "z-image, even": Case("z-image", rows=8, columns=8),
+    "z-image, padded": Case("z-image", rows=5, columns=3, text=7),
     "wan, a time per token": Case("wan", rows=5, columns=3, text=5, time_per_token=True),
 }
-LAYERS = {"qwen": 3, "sd3": 3 + 2, "flux": 1 + 2, "wan": 2, "krea2": 2 + 1}
+LAYERS = {
+    "qwen": 3,
+    "qwen21": 3,
+    "z-image": 3,
+    "sd3": 3 + 2,
+    "flux": 1 + 2,
+    "wan": 2,
+    "krea2": 2 + 1,
+}
 """Attention calls whose tokens are shared out."""
 
 
@@ -68,7 +79,14 @@ def test_members_together_compute_what_one_computes_alone(crew, world, case):
 
 @pytest.mark.parametrize(("world", "ring"), [(2, 2), (3, 3), (4, 4), (4, 2)])
 @pytest.mark.parametrize(
-    "name", ["sd3, odd text", "qwen, padded text", "wan, odd image", "krea2, padded text"]
+    "name",
+    [
+        "sd3, odd text",
+        "qwen, padded text",
+        "wan, odd image",
+        "krea2, padded text",
+        "qwen21, 7 of text",
+    ],
 )
 def test_a_ring_computes_what_one_computes_alone(crew, world, ring, name):
     case = CASES[name]

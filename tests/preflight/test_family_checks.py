@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.errors import CheckpointError, JobError, UserError
 from spotlight.jobs import JobSpec, job_from_data
 from spotlight.preflight import checkpoint_facts
@@ -17,7 +18,7 @@ from spotlight.preflight.checks import check, settled
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.families.test_qwen_tokens import write_tokenizer
 
-NAMES = ("qwen-image", "sd3", "flux", "wan", "krea2")
+NAMES = ("qwen-image", "qwen-image-2.1", "sd3", "flux", "wan", "krea2", "z-image")
 
 MakeJob = Callable[..., JobSpec]
 PADDED = {"text_tokens": 64}
@@ -52,7 +53,7 @@ def make_job(folder: Path, tmp_path: Path) -> MakeJob:
             "name": "job",
             "model": {"checkpoint": str(folder / name), **changes.pop("model", {})},
             "prompts": {"train": str(train), "validation": str(validation)},
-            "sampler": {"height": 32, "width": 48, **changes.pop("sampler", {})},
+            "sampler": {"height": 32, "width": 64, **changes.pop("sampler", {})},
         }
         return job_from_data({**data, **changes})
 
@@ -93,12 +94,12 @@ def test_a_shard_that_is_missing_is_named(make_job: MakeJob, folder: Path, name:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("part", ["transformer", "scheduler", "text_encoder", "tokenizer", "vae"])
-def test_a_part_that_is_missing_is_named(
-    make_job: MakeJob, folder: Path, name: str, part: str
-) -> None:
-    shutil.rmtree(folder / name / part)
-    assert f"{name}/{part} is missing" in refusal(make_job(name))
+def test_a_part_that_is_missing_is_named(make_job: MakeJob, folder: Path, name: str) -> None:
+    away = folder / "away"
+    for part in (*open_checkpoint(folder / name)[1].parts, "scheduler"):
+        (folder / name / part).rename(away)
+        assert f"{name}/{part} is missing" in refusal(make_job(name))
+        away.rename(folder / name / part)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,6 +144,10 @@ def test_a_vae_of_another_family_is_named(
         ("flux", "transformer", {"axes_dims_rope": [4, 4, 4]}, "add up to 12"),
         ("krea2", "transformer", {"num_text_layers": 3}, "num_text_layers 3, but that of Krea 2"),
         ("krea2", "text_encoder", {"text_config": {"hidden_size": 32}}, "has 32 layers"),
+        ("qwen-image-2.1", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
+        ("qwen-image-2.1", "vae", {"out_channels": 3}, "makes 3 colours"),
+        ("z-image", "text_encoder", {"hidden_size": 48}, "has cap_feat_dim 32, but hidden_size"),
+        ("z-image", "transformer", {"siglip_feat_dim": 8}, "give a text-to-image checkpoint"),
         ("wan", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
         ("wan", "text_encoder", {"d_model": 48}, "has text_dim 32, but d_model"),
         ("wan", "transformer", {"patch_size": [2, 2, 2]}, "it must be"),
@@ -164,6 +169,13 @@ def test_a_scheduler_that_is_not_for_flow_matching_is_refused(
     assert "scheduler_config.json has no use_flow_sigmas" in refusal(make_job("wan"))
 
 
+def test_a_model_that_was_distilled_to_steps_of_its_own_is_refused(
+    make_job: MakeJob, folder: Path
+) -> None:
+    edit_json(folder / "qwen-image-2.1" / "model_index.json", sample_sigmas=[1.0, 0.5])
+    assert "give the one that it was distilled from" in refusal(make_job("qwen-image-2.1"))
+
+
 def test_two_transformers_are_refused(make_job: MakeJob, folder: Path) -> None:
     two = ["diffusers", "WanTransformer3DModel"]
     edit_json(folder / "wan" / "model_index.json", transformer_2=two)
@@ -182,7 +194,7 @@ def test_two_transformers_are_refused(make_job: MakeJob, folder: Path) -> None:
         ("qwen-image", {"frames": 5}, "sampler.frames: 5 frames .* draws images; leave it out"),
         ("sd3", {"frames": 5}, "sampler.frames: 5 frames .* draws images; leave it out"),
         ("flux", {"frames": 5}, "sampler.frames: 5 frames .* draws images; leave it out"),
-        ("wan", {"degree": 16}, "sampler.degree: 6 image tokens leave some of 16 members"),
+        ("wan", {"degree": 16}, "sampler.degree: 8 image tokens leave some of 16 members"),
     ],
 )
 def test_a_size_that_the_model_cannot_do_is_named(

@@ -55,6 +55,8 @@ class Membership(Record, frozen=True):
     """The coordinator's store: pictures are left there, and whatever the keeper does not take."""
     keeper: Keeper | None = None
     """Samples and commits are left there first; None: in the coordinator's store."""
+    images: BundleOffer | None = None
+    """The images that prompts come with are there; None where they have none."""
 
 
 class Keeping(Record, frozen=True):

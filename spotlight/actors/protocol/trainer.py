@@ -61,6 +61,8 @@ class StartTrainer(Message, frozen=True):
     model."""
     term: int
     """Differs for every decision to build the ranks anew; the same one again builds nothing."""
+    images: BundleOffer | None = None
+    """The images that prompts come with are there; None where they have none."""
 
     @property
     def own_parts(self) -> StateParts:

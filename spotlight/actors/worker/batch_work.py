@@ -30,6 +30,7 @@ from spotlight.actors.worker.shared_model import HeldVersion, SharedModel
 from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_loop import StepLoop, Taken
 from spotlight.actors.worker.worker_state import Turn, WorkerContext
+from spotlight.condition_images import named
 from spotlight.errors import CommitRefused, NotFinite, SpotlightError, TransferFailed
 from spotlight.types import (
     BundleOffer,
@@ -255,7 +256,9 @@ class BatchWork:
     async def _score_in_time(self, job: MemberJob, batch: Batch, images: Images) -> Scored | None:
         """None if the time was up before. Raises `Unwanted` and `ScoringError`."""
         requests = batch.message.requests
-        prompts = [prompt_of(request) for request in requests]
+        prompts = [
+            prompt_of(request, self._engine.image_of(request.prompt)) for request in requests
+        ]
         rewards = job.work.rewards_of(requests[0].kind)
         try:
             async with asyncio.timeout_at(self._batches.stop_at) as batch.scoring:
@@ -388,10 +391,10 @@ class BatchWork:
         return returned(self._context.name, self._context.epoch, batch)
 
 
-def prompt_of(request: Request) -> Prompt:
+def prompt_of(request: Request, image: bytes) -> Prompt:
     """What scorers are told of it."""
     metadata = msgspec.json.decode(request.metadata) if request.metadata else {}
-    return Prompt(request.prompt, metadata)
+    return Prompt(named(request.prompt).text, metadata, image)
 
 
 def _detail(message: Grant) -> str:

@@ -311,6 +311,16 @@ class Engine(Protocol):
         """
         ...
 
+    async def fetch_images(self, offer: BundleOffer) -> None:
+        """Have the images that the prompts of a job come with, in place of those of the last one.
+        Raises `TransferFailed`.
+        """
+        ...
+
+    def image_of(self, prompt: str) -> bytes:
+        """The file of the image that a prompt comes with; empty for none."""
+        ...
+
     def load(self, spec: ModelSpec) -> Model:
         """Load a model in place of the last one. Raises `CheckpointError` or `JobError`."""
         ...

@@ -99,7 +99,7 @@ class JobHoldings:
         spec, problem = self._spec, ""
         assert spec is not None, "there is a job"
         try:
-            await self._holder.load_model(spec)
+            await self._holder.load_model(spec, job.membership.images)
         except Exception as error:  # whatever is wrong with a model, this worker takes nothing
             log.error("model_not_loaded", reason=str(error), exc_info=error)
             problem = f"the model cannot be loaded: {type(error).__name__}: {error}"

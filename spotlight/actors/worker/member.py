@@ -46,6 +46,7 @@ from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
 from spotlight.jobs import WorkSpec
 from spotlight.tracebacks import foreign_traceback
+from spotlight.types import BundleOffer
 
 log = structlog.get_logger(__name__)
 
@@ -129,9 +130,10 @@ class Member(Actor):
 
     # --- the job ---
 
-    async def load_model(self, spec: WorkSpec) -> None:
-        """Unless it is warm already."""
+    async def load_model(self, spec: WorkSpec, images: BundleOffer | None) -> None:
+        """Unless it is warm already, and the images that prompts come with."""
         self._context.use_threads(spec.threads)
+        await self._shared.fetch_images(images)
         self._model = self._shared.loaded(spec.model)
         if self._model is not None:
             return

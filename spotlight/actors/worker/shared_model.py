@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from spotlight.actors.worker.engine import Engine, Model, Weights
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.jobs import ModelSpec
+from spotlight.types import BundleOffer
 
 
 class HeldVersion:
@@ -55,6 +56,14 @@ class SharedModel:
         """
         async with asyncio.timeout(self._context.timings.worker.download_limit_s):
             await self._engine.fetch_model(spec)
+
+    async def fetch_images(self, images: BundleOffer | None) -> None:
+        """On the loop: have the images that prompts come with, if they do. Raises as
+        `Engine.fetch_images`, and `TimeoutError`.
+        """
+        if images is not None:
+            async with asyncio.timeout(self._context.timings.worker.download_limit_s):
+                await self._engine.fetch_images(images)
 
     def loaded(self, spec: ModelSpec) -> Model | None:
         """The model, if it is loaded; in any thread."""

@@ -25,6 +25,8 @@ from spotlight.actors.worker.torch_collective import TorchMeeting
 from spotlight.actors.worker.torch_faults import fault_of
 from spotlight.actors.worker.torch_model import TorchModel, synchronize
 from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
+from spotlight.condition_images import named
+from spotlight.condition_images import unpack as unpack_images
 from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.checkpoints import default_device, load_model, untrained_state
 from spotlight.diffusion.embedding_cache import EmbeddingCache
@@ -64,6 +66,10 @@ class TorchEngine:
         self._timings = timings
         self._permissions = permissions
         self._embeddings = EmbeddingCache(embeddings) if embeddings is not None else None
+        self._images: dict[str, bytes] = {}
+        """The files of images that prompts come with, by their digests; models read them here."""
+        self._has_images: tuple[int, int] | None = None
+        """The size and the checksum of the bundle that they are from."""
         self._parallel: SequenceParallel | None = None
         self._touching: set[asyncio.Future[None]] = set()
 
@@ -92,11 +98,24 @@ class TorchEngine:
         """See `engine.Engine`."""
         await asyncio.to_thread(find_checkpoint, spec.checkpoint)
 
+    async def fetch_images(self, offer: BundleOffer) -> None:
+        """See `engine.Engine`."""
+        if self._has_images != (offer.nbytes, offer.checksum):
+            data = await self.fetch(offer)
+            found = await asyncio.to_thread(unpack_images, data)
+            self._images.clear()
+            self._images.update(found)
+            self._has_images = (offer.nbytes, offer.checksum)
+
+    def image_of(self, prompt: str) -> bytes:
+        """See `engine.Engine`."""
+        return self._images.get(named(prompt).digest, b"")
+
     def load(self, spec: ModelSpec) -> TorchModel:
         """See `engine.Engine`."""
         self._parallel = None
         gc.collect()  # the old model holds on to itself by its hooks
-        model = TorchModel(load_model(spec, cache=self._embeddings))
+        model = TorchModel(load_model(spec, cache=self._embeddings, images=self._images))
         log.info("model_loaded", checkpoint=spec.checkpoint, process=os.getpid())
         return model
 

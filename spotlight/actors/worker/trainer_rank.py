@@ -280,6 +280,7 @@ class TrainerRank(Actor):
 
         with self._context.busy("loading", "trainer"):
             state = [await self._fetch_part(part, require_wanted) for part in message.own_parts]
+            await self._shared.fetch_images(message.images)
             await self._shared.fetch(message.job.model)
             model, trainer = await self._context.on_accelerator(build)
         if self._seat == seat:

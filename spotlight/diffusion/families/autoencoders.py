@@ -75,7 +75,8 @@ def encode_qwen(vae: Any, pixels: Tensor) -> Tensor:
     latents: Tensor = vae.encode(pixels.to(vae.device, vae.dtype)).latent_dist.mode()
     statistics = latents.new_tensor([vae.config.latents_mean, vae.config.latents_std])
     mean, std = statistics.view(2, 1, -1, 1, 1, 1)
-    return (latents - mean) / std
+    scaled: Tensor = (latents - mean) / std
+    return scaled
 
 
 def decode_qwen(vae: Any, latents: Tensor) -> Tensor:

@@ -22,8 +22,10 @@ from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from torch import Tensor
+
+    from spotlight.diffusion.images import SourceImage
+
 
 T = TypeVar("T")
 
@@ -187,6 +189,8 @@ class Family(ABC):
     text_lengths: ClassVar[tuple[int, ...]] = ()
     """Tokens that its prompts can be padded to, rising, where padding is hidden from the
     transformer; the last are `most_tokens`. None where padding means something to it."""
+    one_by_one: ClassVar[bool] = False
+    """Whether each forward pass is of one sample, with the tokens of its own prompt only."""
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
     """The token sequences that the queries, keys and values of a module are made of, for sequence
     parallelism. A module with none has whole keys on every member."""
@@ -237,8 +241,10 @@ class Family(ABC):
         long.
         """
 
-    def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
-        """The same of a prompt and the image, in RGB, that it comes with. Raises `JobError` also in
+    def encode_with(
+        self, parts: Mapping[str, Any], prompt: str, image: SourceImage
+    ) -> dict[str, Tensor]:
+        """The same of a prompt and the image that it comes with. Raises `JobError` also in
         families that draw from text alone.
         """
         raise JobError("prompts", f"prompt {prompt!r} has an image, which this model does not take")

@@ -180,8 +180,6 @@ class Krea2(Family):
         The pipeline pads between prompt and template's end, and counts places without the padding:
         without any the numbers are the same.
         """
-        import torch
-
         encoder = parts["text_encoder"]
         filled = parts["tokenizer"]([QWEN_TEMPLATE.format(prompt)], return_tensors="pt")
         filled = filled.to(encoder.device)
@@ -191,8 +189,12 @@ class Krea2(Family):
             output_hidden_states=True,
         )
         layers = [output.hidden_states[layer][0, QWEN_TEMPLATE_TOKENS:] for layer in _LAYERS]
-        refuse_too_long(prompt, len(layers[0]), _TOKENS)
-        return {"embeds": torch.stack(layers, dim=1).float()}
+        tokens, width = layers[0].shape
+        refuse_too_long(prompt, tokens, _TOKENS)
+        embeds = layers[0].new_zeros(tokens, len(layers), width).float()
+        for number, layer in enumerate(layers):
+            embeds[:, number] = layer
+        return {"embeds": embeds}
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """See `Family`; zeros, hidden by a mask."""

@@ -17,6 +17,7 @@ import msgspec
 
 from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families.base import Size
+from spotlight.diffusion.families.qwen_tokens import QWEN_CHAT
 from spotlight.errors import JobError, MissingDependency, UnreadableFile
 from spotlight.files import MEBIBYTE, read_bytes
 
@@ -93,6 +94,25 @@ def padded_with_mask(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tenso
     mask = hidden.new_zeros(tokens).bool()
     mask[: len(hidden)] = True
     return {**encoded, "embeds": embeds, "mask": mask}
+
+
+def read_chat(parts: Mapping[str, Any], prompt: str, *, think: bool, padded: bool = False) -> Any:
+    """The output of a Qwen3 that is asked a prompt, with all hidden states; `padded` for as many
+    tokens as `QWEN_CHAT` reads. Raises `JobError` for a prompt of more.
+    """
+    encoder, tokenizer = parts["text_encoder"], parts["tokenizer"]
+    messages = [{"role": "user", "content": prompt}]
+    filled = tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True, enable_thinking=think
+    )
+    padding = {"padding": "max_length", "max_length": QWEN_CHAT.longest} if padded else {}
+    tokens = tokenizer([filled], return_tensors="pt", **padding).to(encoder.device)
+    refuse_too_long(prompt, tokens.input_ids.shape[1], QWEN_CHAT.longest)
+    return encoder(
+        input_ids=tokens.input_ids,
+        attention_mask=tokens.attention_mask,
+        output_hidden_states=True,
+    )
 
 
 def refuse_too_long(prompt: str, tokens: int, most: int) -> None:

@@ -89,7 +89,7 @@ class QwenImage(Family):
     )
     """The list is Flow-GRPO's."""
     most_tokens = QWEN_TEXT_LENGTH
-    text_lengths = (64, 128, QWEN_TEXT_LENGTH)
+    text_lengths: ClassVar[tuple[int, ...]] = (64, 128, QWEN_TEXT_LENGTH)
     attention: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "transformer_blocks.*.attn": ("hidden_states", "encoder_hidden_states")
     }

@@ -96,6 +96,7 @@ class QwenImage21(Family):
     vae = "AutoencoderKLQwenImage21"
     text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "Qwen3VLForConditionalGeneration"}
     tokenizers = ("processor",)
+    one_by_one = True
     lora_targets = (
         "attn.to_q",
         "attn.to_k",
@@ -184,10 +185,20 @@ class QwenImage21(Family):
         return padded_with_mask(encoded, tokens)
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
-        """See `Family`."""
-        import torch
-
-        return torch.cat([_velocity(transformer, one) for one in given.apart()])
+        """See `Family`; the image stands behind its text, four tokens at each place."""
+        dtype, grid = transformer.dtype, given.grid
+        text = given.text("embeds", dtype)
+        places = text.new_zeros(1, text.shape[1] + grid.tokens // _TOGETHER**2).bool()
+        places[:, text.shape[1] :] = True
+        velocity: Tensor = transformer(
+            hidden_states=given.latents.to(dtype),
+            timestep=given.rounded_sigmas(dtype),
+            encoder_hidden_states=text,
+            img_shapes=[[(1, grid.rows, grid.columns)]],
+            img_mask=places,
+            return_dict=False,
+        )[0]
+        return velocity[:, -grid.tokens :]
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
@@ -235,23 +246,6 @@ class QwenImage21(Family):
 _RGBA = 4
 _DECODED = 18
 """See `Facts.decoded`: in the width of the decoder."""
-
-
-def _velocity(transformer: Any, given: ModelInput) -> Tensor:
-    """Of one sample; the image stands behind its text, four tokens at each place."""
-    dtype, grid = transformer.dtype, given.grid
-    text = given.text("embeds", dtype)
-    places = text.new_zeros(1, text.shape[1] + grid.tokens // _TOGETHER**2).bool()
-    places[:, text.shape[1] :] = True
-    velocity: Tensor = transformer(
-        hidden_states=given.latents.to(dtype),
-        timestep=given.rounded_sigmas(dtype),
-        encoder_hidden_states=text,
-        img_shapes=[[(1, grid.rows, grid.columns)]],
-        img_mask=places,
-        return_dict=False,
-    )[0]
-    return velocity[:, -grid.tokens :]
 
 
 def _modulated(block: Block, name: str, tokens: int, width: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from spotlight.condition_images import named
 from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import encode_qwen
@@ -20,10 +21,12 @@ from spotlight.diffusion.families.base import CheckpointFolder, Facts, ModelInpu
 from spotlight.diffusion.families.prompts import refuse_too_long
 from spotlight.diffusion.families.qwen_image import QwenImage, TransformerOfQwen
 from spotlight.diffusion.families.qwen_tokens import Template
+from spotlight.errors import JobError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
     from torch import Tensor
+
+    from spotlight.diffusion.images import SourceImage
 
 _PAD = "<|image_pad|>"
 
@@ -69,14 +72,21 @@ class QwenImageEdit(QwenImage):
 
     def too_long(self, folder: Path, prompts: Sequence[str], most: int) -> dict[int, int]:
         """See `Family`; what the image takes is counted at its most."""
-        return qwen_tokens.too_long(folder / "tokenizer", prompts, most, QWEN_EDIT)
+        texts = [named(prompt).text for prompt in prompts]
+        return qwen_tokens.too_long(folder / "tokenizer", texts, most, QWEN_EDIT)
 
-    def encode_with(self, parts: Mapping[str, Any], prompt: str, image: Image) -> dict[str, Tensor]:
+    def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
+        """Raises `JobError`: there is nothing to be changed."""
+        raise JobError("prompts", f"prompt {prompt!r} has no image, which this model is to change")
+
+    def encode_with(
+        self, parts: Mapping[str, Any], prompt: str, image: SourceImage
+    ) -> dict[str, Tensor]:
         """The last hidden states of the filled template, image included, without the template's
         own leading tokens; and the latents of the image, [rows, columns, C].
         """
         encoder, processor = parts["text_encoder"], parts["processor"]
-        seen = processor(images=[image.resize(*_scaled(image, _READ_AREA))], return_tensors="pt")
+        seen = processor(images=[image.resized(*_scaled(image, _READ_AREA))], return_tensors="pt")
         pads = int(seen["image_grid_thw"].prod()) // processor.merge_size**2
         text = _template(pads).format(prompt)
         filled = parts["tokenizer"]([text], return_tensors="pt").to(encoder.device)
@@ -93,11 +103,12 @@ class QwenImageEdit(QwenImage):
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the image's tokens are behind the noisy ones, and only these are drawn."""
-        import torch
-
-        dtype, grid = transformer.dtype, given.grid
+        dtype, latents, grid = transformer.dtype, given.latents, given.grid
         image = given.text("image", dtype)
-        tokens = torch.cat([given.latents.to(dtype), image.flatten(1, 2)], dim=1)
+        behind = image.flatten(1, 2)
+        tokens = behind.new_empty(len(latents), grid.tokens + behind.shape[1], behind.shape[2])
+        tokens[:, : grid.tokens] = latents
+        tokens[:, grid.tokens :] = behind
         shapes = [(1, grid.rows, grid.columns), (1, *image.shape[1:3])]
         velocity: Tensor = transformer(
             hidden_states=tokens,
@@ -121,25 +132,18 @@ def _condition_tokens(edge: int) -> int:
     return _ENCODED_AREA // edge**2
 
 
-def _scaled(image: Image, area: int) -> tuple[tuple[int, int], int]:
-    """The size of about so many pixels, in multiples of 32, and how the image is brought to it."""
-    from PIL.Image import Resampling
-
+def _scaled(image: SourceImage, area: int) -> tuple[int, int]:
+    """Its width and height at about so many pixels, in multiples of 32."""
     ratio = image.width / image.height
     width = math.sqrt(area * ratio)
-    return (round(width / 32) * 32, round(width / ratio / 32) * 32), Resampling.LANCZOS
+    return round(width / 32) * 32, round(width / ratio / 32) * 32
 
 
-def _latents(vae: Any, image: Image) -> Tensor:
+def _latents(vae: Any, image: SourceImage) -> Tensor:
     """Of an image, [rows, columns, C]."""
-    import numpy as np
-    import torch
-
     edge = _PACKED * 2 ** len(vae.config.temperal_downsample)
-    (width, height), how = _scaled(image, _ENCODED_AREA)
-    resized = image.resize((width // edge * edge, height // edge * edge), how)
-    pixels = torch.from_numpy(np.array(resized).astype(np.float32) / 255)
-    latents = encode_qwen(vae, (2 * pixels - 1).permute(2, 0, 1)[None, :, None])
+    width, height = (pixels // edge * edge for pixels in _scaled(image, _ENCODED_AREA))
+    latents = encode_qwen(vae, image.pixels(width, height))
     _, channels, _, rows, columns = latents.shape
     cut = latents.view(channels, rows // _PACKED, _PACKED, columns // _PACKED, _PACKED)
     return cut.permute(1, 3, 0, 2, 4).flatten(2).float()

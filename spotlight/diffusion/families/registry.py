@@ -12,8 +12,10 @@ from spotlight.diffusion.families.flux import Flux
 from spotlight.diffusion.families.krea2 import Krea2
 from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.diffusion.families.qwen_image_21 import QwenImage21
+from spotlight.diffusion.families.qwen_image_edit import QwenImageEdit
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
+from spotlight.diffusion.families.z_image import ZImage
 
 FAMILIES: Mapping[str, Family] = {
     family.pipeline: family
@@ -24,6 +26,8 @@ FAMILIES: Mapping[str, Family] = {
         Flux(),
         Wan(),
         Krea2(),
+        QwenImageEdit(),
+        ZImage(),
     )
 }
 """Every family by the class of its pipeline in diffusers."""

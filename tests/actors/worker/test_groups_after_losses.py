@@ -207,7 +207,7 @@ async def town(
 ) -> AsyncIterator[Town]:
     use_scorer(monkeypatch)
     loaded = iter(models)
-    monkeypatch.setattr(torch_engine, "load_model", lambda spec, cache: next(loaded))
+    monkeypatch.setattr(torch_engine, "load_model", lambda spec, **_: next(loaded))
     async with Cluster() as cluster:
         town = Town(tmp_path)
         await town.open(cluster, models, weights)

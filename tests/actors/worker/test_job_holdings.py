@@ -53,7 +53,7 @@ class Bench:
     def give_up(self, reason: str) -> None:
         self.given_up.append(reason)
 
-    async def load_model(self, spec: object) -> None:
+    async def load_model(self, spec: object, images: object) -> None:
         await asyncio.sleep(SECONDS)
         if self.model_fails:
             raise CheckpointError("no such file")

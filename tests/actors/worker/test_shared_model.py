@@ -292,7 +292,7 @@ async def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
         await store.start()
         worker = Both(store, TorchEngine())
 
-        def counted(spec: Any, cache: Any) -> Any:
+        def counted(spec: Any, **_: Any) -> Any:
             worker.loads += 1
             return load_model(spec)
 

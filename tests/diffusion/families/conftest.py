@@ -9,7 +9,16 @@ import pytest
 
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
-FAMILIES = ("qwen-image", "sd3", "flux", "wan", "krea2")
+FAMILIES = (
+    "qwen-image",
+    "qwen-image-2.1",
+    "sd3",
+    "flux",
+    "wan",
+    "krea2",
+    "z-image",
+    "qwen-image-edit",
+)
 
 
 @pytest.fixture(scope="session")

@@ -20,10 +20,10 @@ from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.preflight.trainable import trainable_shapes
 from spotlight.types import SamplingSettings
 
-NAMES = [family.name for family in FAMILIES.values()]
+NAMES = [family.name for family in FAMILIES.values() if not family.image_processor]
 PROMPTS = ["a cat", "a dog", "two birds"]
 SEEDS = [1, 2, 3]
-SIZE = (32, 48)
+SIZE = (32, 64)
 
 Load = Callable[[str], DiffusionModel]
 

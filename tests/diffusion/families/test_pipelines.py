@@ -13,6 +13,8 @@ import pytest
 from benchmarks.families import CASES, FIRST_ORDER
 from spotlight_simulation.pipeline_comparison import Case, compare
 
+pytestmark = pytest.mark.timeout(240)  # an image that is edited is read at a megapixel
+
 TOLERANCE = 1e-4
 
 ALL = [(name, case, scheduler) for name, cases in CASES.items() for case, scheduler in cases]

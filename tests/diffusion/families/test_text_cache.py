@@ -21,7 +21,7 @@ from spotlight.errors import CheckpointError, JobError
 from spotlight.jobs import ModelSpec
 from spotlight.types import SamplingSettings
 
-NAMES = [family.name for family in FAMILIES.values()]
+NAMES = [family.name for family in FAMILIES.values() if not family.image_processor]
 PROMPTS = ["a cat", "two birds", "a cat"]
 """Some 180 tokens each: the tiny tokenizer merges nothing, not even the template."""
 
@@ -89,7 +89,7 @@ def settings(tokens: int | None) -> SamplingSettings:
         kind="flow_sde",
         steps=4,
         height=32,
-        width=48,
+        width=64,
         guidance=2.0,
         window=(1, 2),
         micro_batch=4,

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import pytest
 import torch
 
@@ -16,8 +15,10 @@ from spotlight.diffusion.families.registry import family_of
 from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec
 from spotlight.types import SamplingSettings
+from spotlight_simulation.pipeline_comparison import MANNERS
+from spotlight_simulation.text_pipelines import load_pipeline
 
-HEIGHT, WIDTH, STEPS = 32, 48, 20
+HEIGHT, WIDTH, STEPS = 32, 64, 20
 
 
 @contextmanager
@@ -35,15 +36,14 @@ def told_times(transformer: Any) -> Iterator[list[torch.Tensor]]:
         handle.remove()
 
 
-@pytest.mark.parametrize("family", ["qwen-image", "sd3", "flux"])
+@pytest.mark.parametrize("family", ["qwen-image", "qwen-image-2.1", "sd3", "flux"])
 def test_times_are_rounded_as_the_pipeline_rounds_them(
     checkpoint_of: Callable[[str], Path], family: str
 ) -> None:
     folder = checkpoint_of(family)
-    kind = getattr(diffusers, family_of(folder).pipeline)
-    pipeline = kind.from_pretrained(folder, torch_dtype=torch.bfloat16)
-    pipeline.set_progress_bar_config(disable=True)
-    scale = {"guidance_scale": 1.0} if family == "sd3" else {}
+    pipeline = load_pipeline(folder, torch_dtype=torch.bfloat16)
+    manner = MANNERS[family_of(folder).name]
+    scale = {manner.scale: manner.unguided}
     with told_times(pipeline.transformer) as expected:
         pipeline(
             "a cat",

@@ -45,7 +45,7 @@ from spotlight.actors.coordinator.tenant.job_journal import Identity, JobJournal
 from spotlight.actors.coordinator.tenant.request_plans import TrainingPrompts
 from spotlight.actors.coordinator.tenant.request_queue import Ended
 from spotlight.actors.coordinator.tenant.step_profile import StepProfile
-from spotlight.actors.coordinator.tenant.tenant import Service, Surroundings, Tenant
+from spotlight.actors.coordinator.tenant.tenant import IMAGES, Service, Surroundings, Tenant
 from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.trainer import TrainerReport
 from spotlight.actors.protocol.up import NodeReport
@@ -105,6 +105,7 @@ class JobSetup:
             checkpoint=self.files.checkpoint,
             hub_files=self.hub_files,
             metadata=self.files.metadata,
+            images=self.files.images,
             degree=job.degree,
             score_attempts=job.scoring.attempts,
             trained_on=job.trained_on,
@@ -210,7 +211,7 @@ class JobRunner(Tenant):
             elif not self.phase.over:
                 self.log.lines.info("job_left_to_the_next_coordinator")
             if self.phase.outcome == "finished":
-                for leftovers in ("samples", "commits", "state", "export"):
+                for leftovers in ("samples", "commits", "state", "export", IMAGES):
                     self.store.delete(leftovers)
             await self.store.aclose()
             await self.callbacks.aclose(self.timings.coordinator.trackers_stop_s)

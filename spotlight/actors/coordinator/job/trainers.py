@@ -214,7 +214,10 @@ class Trainers:
         match order:
             case say.Start(term, rank, world, rendezvous, completed, state):
                 job_id, spec = self._job.service.id, self._job.spec
-                return StartTrainer(job_id, spec, rank, world, rendezvous, completed, state, term)
+                images = self._job.images
+                return StartTrainer(
+                    job_id, spec, rank, world, rendezvous, completed, state, term, images
+                )
             case say.Train():
                 return Train(
                     order.iteration,

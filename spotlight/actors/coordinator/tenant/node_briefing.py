@@ -84,7 +84,7 @@ class NodeBriefing:
         tenant = self._tenant
         sink = tenant.store.writable_by(name, *own_folders(name))
         keeper = tenant.keepers.of(name)
-        membership = Membership(tenant.ref, tenant.dispatcher.ref, sink, keeper)
+        membership = Membership(tenant.ref, tenant.dispatcher.ref, sink, keeper, tenant.images)
         self._fleet.prepare(name, tenant.service.work, membership)
         self._fleet.keep_bundles(name, tenant.keepers.keeping(name))
 

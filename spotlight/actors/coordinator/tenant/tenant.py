@@ -12,10 +12,12 @@ results and where weights come from is for `JobRunner` and `SessionRunner` to sa
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Literal, Protocol, get_args
 
 from spotlight.actors.coordinator.fleet import TenantFleet
@@ -34,6 +36,7 @@ from spotlight.actors.protocol.gradients import SliceOrder
 from spotlight.actors.protocol.up import MissedWeights, NodeReport, WorkerReport
 from spotlight.actors.protocol.users import CancelJob, JobStatus, Outcome
 from spotlight.actors.runtime import Actor, ActorRef, Message, from_this_process, handles
+from spotlight.condition_images import pack
 from spotlight.jobs import ScoringSpec, WorkSpec
 from spotlight.jobs.hub_names import HubFile
 from spotlight.policies.money.prices import Prices
@@ -50,6 +53,8 @@ _MOST_REPORTS = 32_768
 """Most reports that wait at the dispatcher: thousands of workers may speak while it writes its
 journal."""
 _STATUS_LINES_PER_S = 2000
+IMAGES = "images"
+"""The key of the bundle of images that prompts come with."""
 
 
 class Landlord(Protocol):
@@ -97,6 +102,8 @@ class Service:
     """The checkpoint has these files, if it is one of the hub."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     """What is known of prompts, by their text, goes along with their requests."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """The files of images that prompts come with are named by their digests."""
     degree: Literal["auto"] | int
     score_attempts: int = ScoringSpec().attempts
     trained_on: tuple[RequestKind, ...] = ("rollout",)
@@ -138,6 +145,8 @@ class Tenant(Actor, ABC):
         """The status as it was told last."""
         self.ended: JobStatus | None = None
         """Its last status."""
+        self.images: BundleOffer | None = None
+        """The images that prompts come with, as workers fetch them."""
         self.has_begun = came_back
         """Whether there is something that whoever takes its place goes on with."""
         self.full = ""
@@ -250,11 +259,22 @@ class Tenant(Actor, ABC):
 
     async def started(self) -> None:
         """Start the dispatcher, and meet the nodes that are there."""
+        if self.service.images:
+            self.images = await self._offer_images()
         await self.spawn(lambda: self.dispatcher, "dispatcher", linked=True, mailbox=_MOST_REPORTS)
         self.run_task(self._report_status())
         self.run_task(self._remind())
         for node in self.around.nodes:
             self.tell(self.ref, node)
+
+    async def _offer_images(self) -> BundleOffer:
+        def write() -> None:
+            file.write(pack(self.service.images))
+            file.flush()
+
+        with tempfile.NamedTemporaryFile(prefix="spotlight-images-") as file:
+            await asyncio.to_thread(write)
+            return await self.store.take_in(Path(file.name), IMAGES)
 
     async def _report_status(self) -> None:
         while not self.is_over:
