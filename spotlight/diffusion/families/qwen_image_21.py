@@ -41,6 +41,9 @@ _EDGE = 16
 """Pixels along the edge of a token; the pipeline knows no other."""
 _TOGETHER = 2
 """Tokens along the edge of a square that is one place in the text."""
+_RGBA = 4
+_DECODED = 22
+"""See `Facts.decoded`: in the width of the decoder."""
 _LONGEST_EDGE = 2048
 """Tokens: the transformer has a table of positions of half this length on both sides of zero."""
 
@@ -241,11 +244,6 @@ class QwenImage21(Family):
         image = decode_frames(vae, latents)[:, :, :1].clamp(-1, 1)
         colours, opaque = image[:, :3], (image[:, 3:] + 1) / 2
         return colours * opaque + (1 - opaque)
-
-
-_RGBA = 4
-_DECODED = 18
-"""See `Facts.decoded`: in the width of the decoder."""
 
 
 def _modulated(block: Block, name: str, tokens: int, width: int) -> None:
