@@ -40,6 +40,7 @@ class Network:
         """Whether their number counts at all."""
         return self.copy_bytes_per_s < math.inf or self.link_bytes_per_s < math.inf
 
+
 @dataclass
 class Disk:
     """The bundles of one folder."""
