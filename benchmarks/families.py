@@ -263,13 +263,13 @@ def trained_figures(
         began = time.monotonic()
         try:
             run(folder / family.name, tuning, of_job)
+            report.add({f"job_s[{name}]": round(time.monotonic() - began, 1)})
             exported[name] = export_difference(folder / family.name, trained_by(of_job / "run"))
             assert exported[name] <= TOLERANCE, f"the export draws {exported[name]:.2g} off"
         except AssertionError as error:
             report.note(f"{name}: {error}")
         else:
             done[family.name] += 1
-        report.add({f"job_s[{name}]": round(time.monotonic() - began, 1)})
     families_done = {name for name, count in done.items() if count == len(tunings)}
     edits = {family.name for family in families if family.image_processor}
     if edits:
