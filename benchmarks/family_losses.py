@@ -28,7 +28,7 @@ from spotlight_simulation.pipeline_comparison import FILES_BY_DIGEST, prompts_of
 
 UPDATES = 20
 RATE = 1e-5
-"""So small that an update goes down hill in every family: AdamW moves all weights alike at first."""
+"""So small that updates go down hill in every family: AdamW first moves all weights alike."""
 SAMPLES = 4
 
 
