@@ -28,7 +28,7 @@ from spotlight_simulation.pipeline_comparison import FILES_BY_DIGEST, prompts_of
 
 UPDATES = 20
 RATE = 1e-5
-"""So small that updates go down hill in every family: AdamW first moves all weights alike."""
+"""AdamW's step size is so small that updates go down hill in every family."""
 SAMPLES = 4
 
 
