@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-from diffusers import QwenImageEditPlusPipeline
+from diffusers import Flux2KleinPipeline, QwenImageEditPlusPipeline
 from torch import Tensor
 
 from spotlight.condition_images import digest_of, with_image
@@ -51,7 +51,8 @@ class Manner:
     unguided: float = 1.0
     """The scale at which it does not guide."""
     latents: Literal["tokens", "image", "frames", "bands"] = "tokens"
-    """What it takes and gives: tokens, latents, or latents whose squares of 2 x 2 are bands."""
+    """What it takes and gives: tokens, latents, or bands of squares of 2 x 2 latents, given
+    back as latents with the mean and the spread of each band."""
     one_by_one: bool = False
     """Whether it must be asked for one picture at a time, because it pads the prompts of several
     so that it draws something else."""
@@ -62,6 +63,7 @@ MANNERS = {
     "qwen-image-2.1": Manner("true_cfg_scale", one_by_one=True),
     "sd3": Manner(latents="image"),
     "flux": Manner("true_cfg_scale"),
+    "flux2-klein": Manner(latents="bands"),
     "wan": Manner(latents="frames"),
     "krea2": Manner(unguided=0.0),
     "z-image": Manner(unguided=0.0, latents="image", one_by_one=True),
@@ -138,6 +140,10 @@ class _Theirs:
         found = self._draw(noise, "latent").float().cpu()
         if self._manner.latents == "tokens":
             return found
+        if self._manner.latents == "bands":
+            norm = self._pipeline.vae.bn
+            spread = (norm.running_var + norm.eps).sqrt()
+            return (pack(found.unsqueeze(2), 2) - norm.running_mean) / spread
         return pack(found if found.dim() == 5 else found.unsqueeze(2), self._patch)
 
     def pixels(self, noise: Tensor) -> Tensor:
@@ -185,6 +191,9 @@ class _Theirs:
         options: dict[str, Any] = {
             self._manner.scale: self._case.guidance - 1 + self._manner.unguided
         }
-        if self._case.guidance > 1:
-            options["negative_prompt"] = [NEGATIVE_PROMPT] * rows
+        negative = [NEGATIVE_PROMPT] * rows
+        if self._case.guidance > 1 and isinstance(self._pipeline, Flux2KleinPipeline):
+            options["negative_prompt_embeds"] = self._pipeline.encode_prompt(negative)[0]
+        elif self._case.guidance > 1:
+            options["negative_prompt"] = negative
         return options

@@ -36,7 +36,7 @@ def told_times(transformer: Any) -> Iterator[list[torch.Tensor]]:
         handle.remove()
 
 
-@pytest.mark.parametrize("family", ["qwen-image", "qwen-image-2.1", "sd3", "flux"])
+@pytest.mark.parametrize("family", ["qwen-image", "qwen-image-2.1", "sd3", "flux", "flux2-klein"])
 def test_times_are_rounded_as_the_pipeline_rounds_them(
     checkpoint_of: Callable[[str], Path], family: str
 ) -> None:
