@@ -227,7 +227,7 @@ def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Ten
     def draw() -> torch.Tensor:
         options: dict[str, Any] = {"num_frames": 5} if family.name == "wan" else {}
         drawn = pipeline(
-            "a cat",
+            prompt="a cat",
             height=32,
             width=64,
             num_inference_steps=2,

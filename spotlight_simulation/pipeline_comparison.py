@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
-from diffusers import Flux2KleinPipeline, QwenImageEditPlusPipeline
+from diffusers import QwenImageEditPlusPipeline
 from torch import Tensor
 
 from spotlight.condition_images import digest_of, with_image
@@ -56,6 +56,8 @@ class Manner:
     one_by_one: bool = False
     """Whether it must be asked for one picture at a time, because it pads the prompts of several
     so that it draws something else."""
+    embeds_negative: bool = False
+    """Whether it takes negative prompts only as embeddings."""
 
 
 MANNERS = {
@@ -63,7 +65,7 @@ MANNERS = {
     "qwen-image-2.1": Manner("true_cfg_scale", one_by_one=True),
     "sd3": Manner(latents="image"),
     "flux": Manner("true_cfg_scale"),
-    "flux2-klein": Manner(latents="bands"),
+    "flux2-klein": Manner(latents="bands", embeds_negative=True),
     "wan": Manner(latents="frames"),
     "krea2": Manner(unguided=0.0),
     "z-image": Manner(unguided=0.0, latents="image", one_by_one=True),
@@ -142,7 +144,7 @@ class _Theirs:
             return found
         if self._manner.latents == "bands":
             norm = self._pipeline.vae.bn
-            spread = (norm.running_var + norm.eps).sqrt()
+            spread: Tensor = (norm.running_var + norm.eps).sqrt()
             return (pack(found.unsqueeze(2), 2) - norm.running_mean) / spread
         return pack(found if found.dim() == 5 else found.unsqueeze(2), self._patch)
 
@@ -191,9 +193,12 @@ class _Theirs:
         options: dict[str, Any] = {
             self._manner.scale: self._case.guidance - 1 + self._manner.unguided
         }
-        negative = [NEGATIVE_PROMPT] * rows
-        if self._case.guidance > 1 and isinstance(self._pipeline, Flux2KleinPipeline):
-            options["negative_prompt_embeds"] = self._pipeline.encode_prompt(negative)[0]
-        elif self._case.guidance > 1:
-            options["negative_prompt"] = negative
+        if self._case.guidance > 1:
+            options |= self._against([NEGATIVE_PROMPT] * rows)
         return options
+
+    def _against(self, prompts: list[str]) -> dict[str, Any]:
+        """The negative prompts, which some pipelines take only as embeddings."""
+        if self._manner.embeds_negative:
+            return {"negative_prompt_embeds": self._pipeline.encode_prompt(prompts)[0]}
+        return {"negative_prompt": prompts}

@@ -299,7 +299,7 @@ def _flux2_klein() -> Any:
         down_block_types=("DownEncoderBlock2D",) * 2,
         up_block_types=("UpDecoderBlock2D",) * 2,
         norm_num_groups=4,
-    ).eval()
+    )
     torch.nn.init.normal_(vae.bn.running_mean)
     torch.nn.init.uniform_(vae.bn.running_var, 0.5, 2.0)
     return Flux2KleinPipeline(

@@ -46,7 +46,7 @@ def test_times_are_rounded_as_the_pipeline_rounds_them(
     scale = {manner.scale: manner.unguided}
     with told_times(pipeline.transformer) as expected:
         pipeline(
-            "a cat",
+            prompt="a cat",
             height=HEIGHT,
             width=WIDTH,
             num_inference_steps=STEPS,
