@@ -144,8 +144,9 @@ class _Theirs:
             return found
         if self._manner.latents == "bands":
             norm = self._pipeline.vae.bn
-            spread: Tensor = (norm.running_var + norm.eps).sqrt()
-            return (pack(found.unsqueeze(2), 2) - norm.running_mean) / spread
+            spread = (norm.running_var + norm.eps).sqrt()
+            bands: Tensor = (pack(found.unsqueeze(2), 2) - norm.running_mean) / spread
+            return bands
         return pack(found if found.dim() == 5 else found.unsqueeze(2), self._patch)
 
     def pixels(self, noise: Tensor) -> Tensor:

@@ -293,7 +293,7 @@ def _flux(*, guidance_embeds: bool = True) -> Any:
 
 
 def _flux2_klein() -> Any:
-    vae = AutoencoderKLFlux2(
+    vae: Any = AutoencoderKLFlux2(
         latent_channels=4,
         block_out_channels=(8, 8),
         down_block_types=("DownEncoderBlock2D",) * 2,

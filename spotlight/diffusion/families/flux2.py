@@ -42,7 +42,7 @@ _LAYERS = (9, 18, 27)
 _PATCH = 2
 """Latent pixels along the edge of a token, whose bands are its channels."""
 _MANY_TOKENS = 4300
-"""Above so many image tokens the shift does not depend on the steps."""
+"""The shift of more image tokens does not depend on the steps."""
 _FEW_STEPS, _MANY_STEPS = 10, 200
 
 
