@@ -297,6 +297,8 @@ def exploring_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, .
     Previews are made by spot workers while the reserved ones train, as many as there is time for
     and as the job allows. Where these are fewer than an iteration needs, the reserved workers make
     the rest after training; without any spot worker all samples are rolled out with new weights.
+    That a job waits for previews after some such iterations is left out: how many of them are worth
+    it depends on its scores.
     """
     times = profile.times(job)
     samples, trainers = job.samples_per_iteration, job.training.ranks
