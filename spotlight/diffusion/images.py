@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,17 +13,15 @@ from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
 from spotlight.errors import NotFinite
+from spotlight.pictures import read_picture
 
 
 class SourceImage:
     """An image that is to be changed."""
 
     def __init__(self, file: bytes) -> None:
-        """Raises `ValueError` for a file that cannot be read."""
-        try:
-            self._image = PIL.Image.open(io.BytesIO(file)).convert("RGB")
-        except (OSError, PIL.Image.DecompressionBombError) as error:
-            raise ValueError(f"cannot be read: {error}") from error
+        """A PNG file, read as `read_picture` does. Raises `ValueError`."""
+        self._image = PIL.Image.fromarray(read_picture(file, ["png"]))
         self.width, self.height = self._image.size
 
     def resized(self, width: int, height: int) -> PIL.Image.Image:

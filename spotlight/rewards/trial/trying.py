@@ -17,8 +17,8 @@ from spotlight.errors import JobError, ScoringError, UserError
 from spotlight.files import MEBIBYTE
 from spotlight.jobs import RewardSpec
 from spotlight.permissions import Permissions
+from spotlight.pictures import read_picture
 from spotlight.rewards.base import build_scorer
-from spotlight.rewards.pictures import read_picture
 from spotlight.rewards.trial.pairing import PromptImages
 from spotlight.rewards.validity import score_with
 from spotlight.text import error_text
