@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
 import yaml
-from diffusers import QwenImageTransformer2DModel
 
 from spotlight.store.record_files import whole_event_lines
 from spotlight_simulation.pixels import IMAGES, gradient_image, png_of
-from spotlight_simulation.text_pipelines import load_pipeline
 
 SIZE = (64, 128)
 _PATIENCE_S = 500.0
@@ -21,7 +18,7 @@ _PATIENCE_S = 500.0
 
 def run_edit_job(checkpoint: Path, tuning: str, folder: Path) -> None:
     """Run it in a new folder; raises `AssertionError` saying what is not as it should be: it
-    finishes, its scorer got the images, and the pipeline draws something else with its export.
+    finishes, and its scorer got the images.
     """
     run, job = folder / "run", _job(checkpoint, tuning, folder)
     command = [sys.executable, "-m", "spotlight.cli", "run", str(job), "--run-folder", str(run)]
@@ -29,15 +26,6 @@ def run_edit_job(checkpoint: Path, tuning: str, folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     ended = [it for it in map(json.loads, whole_event_lines(run)) if it["event"] == "run_finished"]
     assert [it["outcome"] for it in ended] == ["finished"], ended
-    pipeline = load_pipeline(checkpoint)
-    before = _picture(pipeline)
-    if tuning == "lora":
-        pipeline.load_lora_weights(run / "export")
-    else:
-        pipeline.transformer = QwenImageTransformer2DModel.from_pretrained(run / "export")
-    after = _picture(pipeline)
-    assert torch.isfinite(after).all(), "the exported model draws no finite picture"
-    assert not torch.equal(before, after), "the exported model draws what it did before"
 
 
 def _job(checkpoint: Path, tuning: str, folder: Path) -> Path:
@@ -87,17 +75,3 @@ def _job(checkpoint: Path, tuning: str, folder: Path) -> Path:
     path = folder / "job.yaml"
     path.write_text(yaml.safe_dump(job), encoding="utf-8")
     return path
-
-
-def _picture(pipeline: object) -> torch.Tensor:
-    height, width = SIZE
-    drawn = pipeline(  # type: ignore[operator]
-        prompt="make it brighter",
-        image=[IMAGES[0]],
-        height=height,
-        width=width,
-        num_inference_steps=2,
-        generator=torch.Generator().manual_seed(1),
-        output_type="np",
-    )[0]
-    return torch.as_tensor(drawn)

@@ -5,36 +5,42 @@ family runs two whole jobs, one that trains all weights and one that trains adap
 reserved worker and an SP group of two spot workers, which get a notice in the middle of a rollout;
 once a commit of half-denoised samples is saved, every process is killed, and the run is resumed. A
 job is done if it finished with all its samples and validations, if the group was formed, and if
-what it exports loads in the family's pipeline and draws a picture other than before. Of the worker
-processes of all these jobs, the one that loaded most models is named.
+the family's pipeline draws with its export what our sampler draws with the trained weights, and
+something else without. Of the worker processes of all these jobs, the one that loaded most models
+is named.
+
+Every loss in the box takes twenty updates of every family, which must make it smaller.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import diffusers
 import psutil
-import torch
 import yaml
 
 from benchmarks.edit_job import run_edit_job
+from benchmarks.family_exports import TOLERANCE, export_difference, trained_by
+from benchmarks.family_losses import Fall, fall_of
 from benchmarks.report import Report
+from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import FAMILIES, family_of
+from spotlight.jobs.losses import LOSSES
 from spotlight.store.journal import NAME as JOURNAL
 from spotlight.store.record_files import whole_event_lines
-from spotlight_simulation.pipeline_comparison import Case, Difference, compare
+from spotlight_simulation.pipeline_comparison import Case, Difference, compare, small_case
 from spotlight_simulation.saved_rows import saved_rows
-from spotlight_simulation.text_pipelines import load_pipeline
 from spotlight_simulation.tiny_families import make_flux_without_guidance, make_tiny_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -88,8 +94,6 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
     ],
 }
 """Sizes, guidance and changes of the scheduler; sizes are odd numbers of patches too."""
-FIRST_ORDER = {"solver_order": 1, "disable_corrector": list(range(1000))}
-"""What makes UniPC first order, which is Euler's step."""
 
 
 def make_checkpoint(name: str, folder: Path) -> None:
@@ -104,10 +108,7 @@ def differences(checkpoints: Path) -> dict[str, Difference]:
     """The largest of every family."""
     found: dict[str, Difference] = {}
     for name, cases in CASES.items():
-        fixed = FIRST_ORDER if name == "wan" else {}
-        all_of_it = [
-            compare(checkpoints / name, case, fixed | scheduler) for case, scheduler in cases
-        ]
+        all_of_it = [compare(checkpoints / name, case, scheduler) for case, scheduler in cases]
         found[name] = Difference(
             max(one.latents for one in all_of_it), max(one.pixels for one in all_of_it)
         )
@@ -120,7 +121,7 @@ def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int 
     for name, count in (("train", 16), ("validation", 2)):
         lines = "".join(f"{name} picture number {number}\n" for number in range(count))
         (folder / f"{name}.txt").write_text(lines, encoding="utf-8")
-    has_frames = family_of(checkpoint).name == "wan"
+    case = small_case(family_of(checkpoint))
     job = {
         "name": folder.name,
         "model": {"checkpoint": str(checkpoint), "tuning": tuning, "lora": {"rank": 4}},
@@ -130,13 +131,13 @@ def job_of(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int 
             "per_iteration": 2,
         },
         "sampler": {
-            "height": 32,
-            "width": 64,
-            "frames": 5 if has_frames else 1,
+            "height": case.height,
+            "width": case.width,
+            "frames": case.frames,
             "kind": "flow_sde",
             "steps": STEPS,
             "evaluation_steps": 4,
-            "guidance": 2.0,
+            "guidance": case.guidance,
             "micro_batch": 2,
             "degree": spot_workers,
         },
@@ -178,7 +179,7 @@ def run_job(checkpoint: Path, tuning: Tuning, folder: Path, *, spot_workers: int
         _kill(process)
     assert _is_half_done(run), "nobody saved a commit of half-denoised samples"
     _spotlight("run", "--resume", str(run))
-    _check(run, checkpoint, tuning, spot_workers)
+    _check(run, spot_workers)
 
 
 def models_per_process(runs: Iterable[Path]) -> int:
@@ -199,7 +200,7 @@ def _is_half_done(run: Path) -> bool:
     return any(it.commit is not None and 0 < it.commit.step < STEPS for it in rows)
 
 
-def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> None:
+def _check(run: Path, spot_workers: int) -> None:
     (ended,) = _events(run, "run_finished")
     assert ended["outcome"] == "finished", ended
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -214,35 +215,6 @@ def _check(run: Path, checkpoint: Path, tuning: Tuning, spot_workers: int) -> No
     assert spot_workers == 1 or "group_formed" in worker_log, "no SP group"
     pictures = list((run / "validation").rglob("*.png"))
     assert len(pictures) == 2 * 2, pictures  # of the first weights and of the last
-    before, after = _pictures(checkpoint, run / "export", tuning)
-    assert torch.isfinite(after).all(), "the exported model draws no finite picture"
-    assert not torch.equal(before, after), "the exported model draws what it did before"
-
-
-def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the family's pipeline draws without and with the export."""
-    family = family_of(checkpoint)
-    pipeline = load_pipeline(checkpoint)
-
-    def draw() -> torch.Tensor:
-        options: dict[str, Any] = {"num_frames": 5} if family.name == "wan" else {}
-        drawn = pipeline(
-            prompt="a cat",
-            height=32,
-            width=64,
-            num_inference_steps=2,
-            generator=torch.Generator().manual_seed(1),
-            output_type="np",
-            **options,
-        )[0]
-        return torch.as_tensor(drawn)
-
-    before = draw()
-    if tuning == "lora":
-        pipeline.load_lora_weights(export)
-    else:
-        pipeline.transformer = getattr(diffusers, family.transformer).from_pretrained(export)
-    return before, draw()
 
 
 def _spotlight(*words: str) -> None:
@@ -284,15 +256,64 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     assert not alive, alive
 
 
+def trained_figures(
+    report: Report, families: Sequence[Family], tunings: Sequence[Tuning], folder: Path
+) -> None:
+    """Run the jobs of families whose checkpoints are in a folder, and see what they exported."""
+    done, exported = Counter[str](), dict[str, float]()
+    for family, tuning in product(families, tunings):
+        name = f"{family.name} {tuning}"
+        of_job = folder / f"{family.name}-{tuning}"
+        run = run_edit_job if family.image_processor else run_job
+        began = time.monotonic()
+        try:
+            run(folder / family.name, tuning, of_job)
+            report.add({f"job_s[{name}]": round(time.monotonic() - began, 1)})
+            exported[name] = export_difference(folder / family.name, trained_by(of_job / "run"))
+            assert exported[name] <= TOLERANCE, f"the export draws {exported[name]:.2g} off"
+        except AssertionError as error:
+            report.note(f"{name}: {error}")
+        else:
+            done[family.name] += 1
+    families_done = {name for name, count in done.items() if count == len(tunings)}
+    edits = {family.name for family in families if family.image_processor}
+    if edits:
+        report.add({"edit_done": int(edits <= families_done)})
+    all_equal = len(exported) == len(families) * len(tunings)
+    report.add(
+        {
+            "families_done": len(families_done),
+            "jobs_done": done.total(),
+            "exports_equal": int(all_equal and max(exported.values()) <= TOLERANCE),
+            "exports_max_difference": max(exported.values(), default=math.inf),
+            "models_per_process": models_per_process(folder.glob("*/run")),
+        }
+    )
+
+
+def loss_figures(falls: Mapping[str, Fall]) -> dict[str, Any]:
+    """Of what became of losses, by the names of family and loss: the fraction that was finite after
+    an update, and the fraction that fell; the others are named.
+    """
+    kinds = {
+        "losses_finite": [name for name, fall in falls.items() if fall.is_finite],
+        "losses_falling": [name for name, fall in falls.items() if fall.falls],
+    }
+    figures: dict[str, Any] = {name: len(good) / len(falls) for name, good in kinds.items()}
+    for kind, good in kinds.items():
+        figures[f"{kind}_not"] = [name for name in falls if name not in good]
+    return figures
+
+
 def main() -> None:
-    """Print the largest differences, and the families whose jobs are done."""
-    report = Report("families", __doc__, minutes=8)
+    """Print the largest differences, the families whose jobs are done, and the losses that fall."""
+    report = Report("families", __doc__, minutes=15)
     quick = report.begin().quick
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")  # what other runs left is not measured
-        for family in CASES:
-            make_checkpoint(family, folder / family)
+        for each in CASES:
+            make_checkpoint(each, folder / each)
         found = differences(folder)
         report.add(
             {
@@ -301,32 +322,17 @@ def main() -> None:
             }
         )
         report.add({f"latents_difference[{family}]": one.latents for family, one in found.items()})
-        done, problems = [], []
+        families = [*FAMILIES.values()][: 1 if quick else None]
         tunings: tuple[Tuning, ...] = ("lora",) if quick else get_args(Tuning)
-        families = [*FAMILIES.values()]
-        for each in families[: 1 if quick else None]:
-            family, run = each.name, run_edit_job if each.image_processor else run_job
-            for tuning in tunings:
-                began = time.monotonic()
-                try:
-                    run(folder / family, tuning, folder / f"{family}-{tuning}")
-                except AssertionError as error:
-                    problems.append(f"{family} {tuning}: {error}")
-                else:
-                    done.append(family)
-                seconds = round(time.monotonic() - began, 1)
-                report.add({f"job_s[{family} {tuning}]": seconds})
-        families_done = {one for one in done if done.count(one) == len(tunings)}
         report.add(
-            {
-                "families_done": len(families_done),
-                "jobs_done": len(done),
-                **({} if quick else {"edit_done": int("qwen-image-edit" in families_done)}),
-                "models_per_process": models_per_process(folder.glob("*/run")),
-            }
+            loss_figures(
+                {
+                    f"{family.name} {loss}": fall_of(folder / family.name, loss)
+                    for family, loss in product(families, LOSSES)
+                }
+            )
         )
-    for problem in problems:
-        report.note(problem)
+        trained_figures(report, families, tunings, folder)
     report.finish()
 
 

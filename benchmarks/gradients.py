@@ -39,12 +39,10 @@ from torch import Tensor
 
 from benchmarks.gradients_live import real_processes
 from benchmarks.report import Report, warnings_on_stderr
-from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.assets import read_prompt_lines
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.noise import initial_noise
-from spotlight.diffusion.samplers import sample
 from spotlight.errors import SliceRefused
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, WindowSpec, load_job
 from spotlight.training.batches import TrainingBatch, deal, key
@@ -53,6 +51,7 @@ from spotlight.training.slices import SliceGradient, pack, slice_gradient, unpac
 from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import Group
 from spotlight.types import UpdateSlices
+from spotlight_simulation.drawn_batches import drawn_batch
 from spotlight_simulation.ports import unused_port
 from spotlight_simulation.rank_groups import init_group
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
@@ -130,22 +129,9 @@ def model_of(case: Case, folder: str) -> DiffusionModel:
 
 
 def batch_for(case: Case, model: DiffusionModel) -> TrainingBatch:
-    """Samples of the untrained model, and advantages from -2 to 2."""
+    """Samples of the untrained model."""
     prompts = [f"picture number {number % 2}" for number in range(SAMPLES)]
-    start = case.sampler.window.earliest if case.sampler.kind != "ode" else None
-    settings = sampling_settings(case.sampler, case.sampler.steps, start)
-    with torch.no_grad():
-        drawn = sample(model, prompts, range(SAMPLES), settings)
-    noisy = start is not None
-    return TrainingBatch(
-        prompts=prompts,
-        latents=drawn.latents,
-        advantages=torch.linspace(-2, 2, SAMPLES),
-        window_states=drawn.window_states if noisy else None,
-        log_probs=drawn.log_probs if noisy else None,
-        window_start=drawn.window_start,
-        seeds=list(range(SAMPLES)),
-    )
+    return drawn_batch(model, case.sampler, prompts)
 
 
 # --- who computes slices ---

@@ -34,11 +34,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from benchmarks.report import Report, warnings_on_stderr
-from spotlight.actors.coordinator.tenant.request_plans import sampling_settings
 from spotlight.actors.protocol.trainer import state_key
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.diffusion.samplers import sample
 from spotlight.jobs import ModelSpec, SamplerSpec, TrainingSpec
 from spotlight.store.run_folder import checkpoint_path
 from spotlight.training.batches import TrainingBatch, deal, key
@@ -51,6 +49,7 @@ from spotlight.training.weights import Rows
 from spotlight.transport.tensors import BundleStore
 from spotlight.transport.tensors.files import deposit
 from spotlight.types import StoreEndpoint
+from spotlight_simulation.drawn_batches import drawn_batch
 from spotlight_simulation.ports import unused_port
 from spotlight_simulation.rank_groups import init_group
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
@@ -85,13 +84,10 @@ def model_of(folder: str) -> DiffusionModel:
 
 
 def batch_for(model: DiffusionModel) -> TrainingBatch:
-    """Samples of the untrained model, and advantages from -2 to 2."""
-    prompts = [f"picture number {number % 2}" for number in range(SAMPLES)]
-    with torch.no_grad():
-        drawn = sample(
-            model, prompts, range(SAMPLES), sampling_settings(SAMPLER, SAMPLER.steps, None)
-        )
-    return TrainingBatch(prompts, drawn.latents, torch.linspace(-2, 2, SAMPLES))
+    """Samples of the untrained model."""
+    return drawn_batch(
+        model, SAMPLER, [f"picture number {number % 2}" for number in range(SAMPLES)]
+    )
 
 
 def trained(folder: str, training: TrainingSpec, **ranks: Any) -> Trainer:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal
 
+import diffusers
+import msgspec
 import torch
 from diffusers import QwenImageEditPlusPipeline
 from torch import Tensor
 
 from spotlight.condition_images import digest_of, with_image
 from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.families.registry import open_checkpoint
 from spotlight.diffusion.geometry import Geometry, pack, unpack
 from spotlight.diffusion.noise import initial_noise
@@ -25,7 +28,8 @@ from spotlight_simulation.text_pipelines import load_pipeline
 
 PROMPTS = ("a cat", 'a sign that says "open" &amp; shut')
 FILES = tuple(map(png_of, IMAGES))
-EDITS = [with_image(text, digest_of(file)) for text, file in zip(PROMPTS, FILES, strict=True)]
+FILES_BY_DIGEST = {digest_of(file): file for file in FILES}
+EDITS = [with_image(text, digest) for text, digest in zip(PROMPTS, FILES_BY_DIGEST, strict=True)]
 """The prompts with an image each."""
 SEEDS = (1, 2)
 NEGATIVE_PROMPT = "a grey picture"
@@ -53,6 +57,8 @@ class Manner:
     latents: Literal["tokens", "image", "frames", "bands"] = "tokens"
     """What it takes and gives: tokens, latents, or bands of squares of 2 x 2 latents, given
     back as latents with the mean and the spread of each band."""
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    """What makes its scheduler take Euler's steps."""
     one_by_one: bool = False
     """Whether it must be asked for one picture at a time, because it pads the prompts of several
     so that it draws something else."""
@@ -66,12 +72,26 @@ MANNERS = {
     "sd3": Manner(latents="image"),
     "flux": Manner("true_cfg_scale"),
     "flux2-klein": Manner(latents="bands", embeds_negative=True),
-    "wan": Manner(latents="frames"),
+    "wan": Manner(
+        latents="frames",
+        scheduler={"solver_order": 1, "disable_corrector": list(range(1000))},
+    ),
     "krea2": Manner(unguided=0.0),
     "z-image": Manner(unguided=0.0, latents="image", one_by_one=True),
     "qwen-image-edit": Manner("true_cfg_scale", one_by_one=True),
 }
 """The manner of every family, by its name."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a job made of a checkpoint."""
+
+    model: ModelSpec
+    weights: Mapping[str, Tensor]
+    """The trained ones, float32, by their names in the model; our sampler draws with them."""
+    export: Path | None
+    """The folder that the pipeline reads; without one it draws as before the job."""
 
 
 @dataclass(frozen=True)
@@ -84,31 +104,48 @@ class Difference:
     """Largest difference of a pixel's colour, of 255."""
 
 
+def prompts_of(family: Family) -> Sequence[str]:
+    """Two prompts that the family can draw."""
+    return EDITS if family.image_processor else PROMPTS
+
+
+def small_case(family: Family) -> Case:
+    """A small picture or clip with guidance, of a size that every tiny checkpoint can draw."""
+    if family.image_processor:
+        return Case(64, 128, guidance=2.0)
+    return Case(32, 64, 5 if MANNERS[family.name].latents == "frames" else 1, guidance=2.0)
+
+
 def compare(
     folder: Path,
     case: Case,
     scheduler: Mapping[str, Any] = MappingProxyType({}),
     *,
+    trained: Trained | None = None,
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Difference:
     """Draw two samples by the pipeline of a checkpoint and by our sampler, which computes in
     float32 on the CPU and in bfloat16 elsewhere; `dtype` is that of the pipeline.
 
-    `scheduler` replaces fields of the pipeline's scheduler, in both.
+    `scheduler` replaces fields of the pipeline's scheduler, in both. After a job, both draw with
+    what it has `trained`.
     """
     family, checkpoint = open_checkpoint(folder)
     geometry = family.inspect(checkpoint).geometry
-    pipeline = load_pipeline(folder, torch_dtype=dtype).to(device)
-    model: Any = load_model(
-        ModelSpec(checkpoint=str(folder), negative_prompt=NEGATIVE_PROMPT),
-        device=device,
-        images={digest_of(file): file for file in FILES},
-    )
+    manner = MANNERS[family.name]
+    pipeline = load_pipeline(folder, torch_dtype=dtype)
+    spec = ModelSpec(checkpoint=str(folder)) if trained is None else trained.model
+    spec = msgspec.structs.replace(spec, negative_prompt=NEGATIVE_PROMPT)
+    model: Any = load_model(spec, device=device, images=FILES_BY_DIGEST)
+    if trained is not None:
+        model.load_trainable_state(trained.weights)
+        _read_export(pipeline, family, trained)
+    pipeline.to(device)
     for owner, name in ((pipeline, "scheduler"), (model, "_scheduler")):
         own = getattr(owner, name)
-        setattr(owner, name, type(own).from_config(own.config, **scheduler))
-    theirs = _Theirs(pipeline, MANNERS[family.name], case, geometry)
+        setattr(owner, name, type(own).from_config(own.config, **manner.scheduler, **scheduler))
+    theirs = _Theirs(pipeline, manner, case, geometry)
     noise = initial_noise(SEEDS, (theirs.grid.tokens, geometry.channels)).to(device, dtype)
     settings = SamplingSettings(
         kind="ode",
@@ -119,14 +156,24 @@ def compare(
         micro_batch=len(SEEDS),
         frames=case.frames,
     )
-    prompts = EDITS if family.image_processor else PROMPTS
-    ours = sample(model, prompts, SEEDS, settings).latents
+    ours = sample(model, prompts_of(family), SEEDS, settings).latents
     pixels = torch.as_tensor(model.decode(ours, case.height, case.width, case.frames)).float()
     drawn = theirs.pixels(noise)
     return Difference(
         float((ours - theirs.latents(noise)).abs().max()),
         float((pixels.reshape(drawn.shape) - drawn * 255).abs().max()),
     )
+
+
+def _read_export(pipeline: Any, family: Family, trained: Trained) -> None:
+    """Have the pipeline draw with it."""
+    if trained.export is None:
+        return
+    if trained.model.tuning == "lora":
+        pipeline.load_lora_weights(trained.export)
+    else:
+        kind = getattr(diffusers, family.transformer)
+        pipeline.transformer = kind.from_pretrained(trained.export)
 
 
 class _Theirs:

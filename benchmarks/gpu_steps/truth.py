@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from benchmarks.families import CASES, FIRST_ORDER, make_checkpoint, run_job
+from benchmarks.families import CASES, make_checkpoint, run_job
 from benchmarks.gpu_steps.site import Site
 from benchmarks.report import Figure
 from spotlight.diffusion.checkpoints import load_model
@@ -33,10 +33,7 @@ def measure(site: Site) -> dict[str, Figure]:
         for family in list(CASES)[: 1 if site.quick else None]:
             make_checkpoint(family, folder / family)
             case, _ = CASES[family][0]
-            fixed = FIRST_ORDER if family == "wan" else {}
-            difference = compare(
-                folder / family, case, fixed, device=str(site.device), dtype=site.dtype
-            )
+            difference = compare(folder / family, case, device=str(site.device), dtype=site.dtype)
             figures[f"latents_difference[{family}]"] = difference.latents
         model = load_model(ModelSpec(checkpoint=str(folder / "qwen-image")), device=site.device)
         figures["equal_bits"] = int(_bits_are_equal(model))

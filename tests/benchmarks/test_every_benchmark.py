@@ -51,7 +51,13 @@ RIGHT: dict[str, dict[str, object]] = {
     "exploration": {"missing": [], "could_not_be_made": {}},
     "faults": {"finished_fraction": 1.0, "bit_equal_fraction": 1.0, "by_hand": 0, "left_behind": 0},
     "fuzz": {"findings": 0, "one_sided": 0},
-    "families": {"families_done": 1, "models_per_process": 1},
+    "families": {
+        "families_done": 1,
+        "models_per_process": 1,
+        "exports_equal": 1,
+        "losses_finite": 1.0,
+        "losses_falling": 1.0,
+    },
     "going_on": {"continued_bit_equal": 1.0},
     "gradients": {
         "bit_equal_fraction": 1.0,

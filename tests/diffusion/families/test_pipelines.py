@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.families import CASES, FIRST_ORDER
+from benchmarks.families import CASES
 from spotlight_simulation.pipeline_comparison import Case, compare
 
 pytestmark = pytest.mark.timeout(240)  # an image that is edited is read at a megapixel
@@ -24,8 +24,7 @@ ALL = [(name, case, scheduler) for name, cases in CASES.items() for case, schedu
 def test_the_sampler_draws_what_the_pipeline_of_the_family_draws(
     checkpoint_of: Callable[[str], Path], name: str, case: Case, scheduler: dict[str, Any]
 ) -> None:
-    fixed = FIRST_ORDER if name == "wan" else {}
-    difference = compare(checkpoint_of(name), case, fixed | scheduler)
+    difference = compare(checkpoint_of(name), case, scheduler)
     assert difference.latents <= TOLERANCE
     assert difference.pixels <= 0.51, "pixels are rounded to whole numbers"
 
@@ -38,5 +37,5 @@ def test_times_of_every_token_are_the_time_of_the_sample(
     shutil.copytree(checkpoint_of("wan"), folder)
     index = json.loads((folder / "model_index.json").read_text())
     (folder / "model_index.json").write_text(json.dumps(index | {"expand_timesteps": True}))
-    difference = compare(folder, Case(32, 48, frames=5, guidance=3.0), FIRST_ORDER)
+    difference = compare(folder, Case(32, 48, frames=5, guidance=3.0))
     assert difference.latents <= TOLERANCE

@@ -1,0 +1,32 @@
+"""Does the pipeline of a family draw with a job's export what our sampler draws?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from spotlight.diffusion.families.registry import family_of
+from spotlight.store.run_folder import checkpoint_path, read_config, saved_iterations
+from spotlight.training.checkpoints import load_role
+from spotlight_simulation.pipeline_comparison import Trained, compare, small_case
+
+TOLERANCE = 1e-4
+
+
+def trained_by(run: Path) -> Trained:
+    """What a finished run has of its last checkpoint, and exported."""
+    weights = load_role(run / checkpoint_path(saved_iterations(run)[-1]), "ema")
+    return Trained(read_config(run).model, weights, run / "export")
+
+
+def export_difference(checkpoint: Path, trained: Trained) -> float:
+    """The largest difference of a latent between what our sampler draws with the trained weights
+    and what the pipeline draws with the export; both in float32.
+
+    Raises `AssertionError` if the pipeline draws the same without the export: then that it does so
+    with it would say nothing.
+    """
+    case = small_case(family_of(checkpoint))
+    untrained = compare(checkpoint, case, trained=replace(trained, export=None)).latents
+    assert untrained > TOLERANCE, "the trained weights draw what is drawn without them"
+    return compare(checkpoint, case, trained=trained).latents
