@@ -71,6 +71,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(36, 44), {}),
         (Case(32, 48, guidance=4.0), {"use_dynamic_shifting": True}),
     ],
+    "flux2-klein": [
+        (Case(36, 44), {}),
+        (Case(44, 36, guidance=4.0), {}),
+        (Case(32, 48, guidance=2.0, steps=4), {"use_dynamic_shifting": False}),
+    ],
     "wan": [
         (Case(32, 48), {}),
         (Case(48, 32, frames=5), {}),
@@ -210,6 +215,38 @@ def _check(run: Path, spot_workers: int) -> None:
     assert spot_workers == 1 or "group_formed" in worker_log, "no SP group"
     pictures = list((run / "validation").rglob("*.png"))
     assert len(pictures) == 2 * 2, pictures  # of the first weights and of the last
+<<<<<<< HEAD
+=======
+    before, after = _pictures(checkpoint, run / "export", tuning)
+    assert torch.isfinite(after).all(), "the exported model draws no finite picture"
+    assert not torch.equal(before, after), "the exported model draws what it did before"
+
+
+def _pictures(checkpoint: Path, export: Path, tuning: Tuning) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the family's pipeline draws without and with the export."""
+    family = family_of(checkpoint)
+    pipeline = load_pipeline(checkpoint)
+
+    def draw() -> torch.Tensor:
+        options: dict[str, Any] = {"num_frames": 5} if family.name == "wan" else {}
+        drawn = pipeline(
+            prompt="a cat",
+            height=32,
+            width=64,
+            num_inference_steps=2,
+            generator=torch.Generator().manual_seed(1),
+            output_type="np",
+            **options,
+        )[0]
+        return torch.as_tensor(drawn)
+
+    before = draw()
+    if tuning == "lora":
+        pipeline.load_lora_weights(export)
+    else:
+        pipeline.transformer = getattr(diffusers, family.transformer).from_pretrained(export)
+    return before, draw()
+>>>>>>> famA
 
 
 def _spotlight(*words: str) -> None:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, UniPCMultistepScheduler
+from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
 from diffusers.pipelines.qwenimage.pipeline_qwenimage import calculate_shift
 
 from spotlight.diffusion.families.registry import FAMILIES
@@ -38,6 +39,15 @@ def test_dynamic_shifting_is_that_of_diffusers_pipeline(tokens: int) -> None:
     reference = FlowMatchEulerDiscreteScheduler(**QWEN)
     reference.set_timesteps(sigmas=np.linspace(1, 0.1, 10), mu=mu)
     torch.testing.assert_close(flow_sigmas(scheduler, 10, own), reference.sigmas)
+
+
+@pytest.mark.parametrize("tokens", [256, 4096, 4300, 4301, 16384])
+@pytest.mark.parametrize("steps", [1, 10, 50, 200])
+def test_the_shift_that_depends_on_the_steps_is_that_of_diffusers_pipeline(
+    tokens: int, steps: int
+) -> None:
+    own = FAMILIES["Flux2KleinPipeline"].dynamic_shift(None, tokens, steps)
+    assert own == pytest.approx(compute_empirical_mu(tokens, steps))
 
 
 def test_the_shift_of_a_job_replaces_dynamic_shifting() -> None:
