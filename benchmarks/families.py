@@ -71,6 +71,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(36, 44), {}),
         (Case(32, 48, guidance=4.0), {"use_dynamic_shifting": True}),
     ],
+    "flux2-klein": [
+        (Case(36, 44), {}),
+        (Case(44, 36, guidance=4.0), {}),
+        (Case(32, 48, guidance=2.0, steps=4), {"use_dynamic_shifting": False}),
+    ],
     "wan": [
         (Case(32, 48), {}),
         (Case(48, 32, frames=5), {}),

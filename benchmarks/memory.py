@@ -52,6 +52,7 @@ SIZES = {
     "qwen-image": (1280, 1280, 1),
     "sd3.5-medium": (1024, 1024, 1),
     "flux.1-dev": (1024, 1024, 1),
+    "flux.2-klein-base-4b": (1024, 1024, 1),
     "wan2.1-t2v-1.3b": (480, 832, 33),
     "krea-2": (1024, 1024, 1),
 }
@@ -62,6 +63,8 @@ NARROW: dict[str, dict[str, Any]] = {
     "qwen-image": _NARROW | _AXES,
     "sd3.5-medium": _NARROW | {"caption_projection_dim": 256, "dual_attention_layers": (0, 1)},
     "flux.1-dev": _NARROW | _AXES | {"num_layers": 2, "num_single_layers": 4},
+    "flux.2-klein-base-4b": _NARROW
+    | {"axes_dims_rope": (16, 16, 16, 16), "num_layers": 2, "num_single_layers": 4},
     "wan2.1-t2v-1.3b": _NARROW | {"ffn_dim": 1024},
     "krea-2": _NARROW
     | _AXES

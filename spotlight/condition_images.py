@@ -22,10 +22,12 @@ from spotlight.errors import TransferFailed
 DIGEST_DIGITS = 32
 LARGEST_FILE = 32 * 1024 * 1024
 """A file may have so many bytes."""
-LONGEST_EDGE = 8192
-"""An edge may have so many pixels."""
+LONGEST_EDGE = 4096
+"""An edge may have so many pixels: a small file may unfold to far more."""
 _NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_HEADER = b"\0\0\0\x0dIHDR"
+"""The head of the first chunk, which has a length of its own."""
 
 
 class Named(NamedTuple):
@@ -77,7 +79,7 @@ def png_size(data: bytes) -> tuple[int, int]:
     """
     if not data.startswith(_SIGNATURE):
         raise ValueError("is no PNG; convert it")
-    at, size, kind = len(_SIGNATURE), None, b""
+    at, kind, kinds = len(_SIGNATURE), b"", set[bytes]()
     while kind != b"IEND":
         if at + 12 > len(data):
             raise ValueError("is cut off; copy it again")
@@ -87,9 +89,15 @@ def png_size(data: bytes) -> tuple[int, int]:
             raise ValueError("is cut off; copy it again")
         if struct.unpack_from(">I", data, end)[0] != zlib.crc32(data[at + 4 : end]):
             raise ValueError("is damaged; copy it again")
-        if kind == b"IHDR" and length >= 8:
-            size = struct.unpack_from(">II", data, at + 8)
+        kinds.add(kind)
         at = end + 4
-    if size is None or not all(1 <= edge <= LONGEST_EDGE for edge in size):
-        raise ValueError(f"has no size, or an edge of more than {LONGEST_EDGE} pixels; resize it")
-    return size
+    if not data.startswith(_HEADER, len(_SIGNATURE)) or b"IDAT" not in kinds:
+        raise ValueError("is damaged: it has no size or no pixels; copy it again")
+    width, height, depth = struct.unpack_from(">IIB", data, len(_SIGNATURE) + len(_HEADER))
+    if not all(1 <= edge <= LONGEST_EDGE for edge in (width, height)):
+        raise ValueError(f"has an edge of 0 or more than {LONGEST_EDGE} pixels; resize it")
+    if depth == 16 and b"tRNS" in kinds:
+        raise ValueError(
+            "has 16 bits per channel and a clear colour; give it an alpha channel, or 8 bits"
+        )
+    return width, height

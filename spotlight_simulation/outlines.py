@@ -129,6 +129,31 @@ OUTLINES = {
         ("tokenizer", "tokenizer_2"),
         text_tokens=512,
     ),
+    "flux.2-klein-base-4b": Outline(
+        "black-forest-labs/FLUX.2-klein-base-4B",
+        "Flux2KleinPipeline",
+        "Flux2Transformer2DModel",
+        {
+            "in_channels": 128,
+            "num_layers": 5,
+            "num_single_layers": 20,
+            "attention_head_dim": 128,
+            "num_attention_heads": 24,
+            "joint_attention_dim": 7680,
+            "axes_dims_rope": [32, 32, 32, 32],
+            "guidance_embeds": False,
+        },
+        {
+            "text_encoder": (
+                "Qwen3ForCausalLM",
+                {"hidden_size": 2560, "num_hidden_layers": 36},
+                4_022_468_096,
+            ),
+            "vae": ("AutoencoderKLFlux2", {}, 84_046_115),
+        },
+        ("tokenizer",),
+        text_tokens=512,
+    ),
     "wan2.1-t2v-1.3b": Outline(
         "Wan-AI/Wan2.1-T2V-1.3B-Diffusers",
         "WanPipeline",

@@ -55,12 +55,15 @@ class Manner:
     unguided: float = 1.0
     """The scale at which it does not guide."""
     latents: Literal["tokens", "image", "frames", "bands"] = "tokens"
-    """What it takes and gives: tokens, latents, or latents whose squares of 2 x 2 are bands."""
+    """What it takes and gives: tokens, latents, or bands of squares of 2 x 2 latents, given
+    back as latents with the mean and the spread of each band."""
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     """What makes its scheduler take Euler's steps."""
     one_by_one: bool = False
     """Whether it must be asked for one picture at a time, because it pads the prompts of several
     so that it draws something else."""
+    embeds_negative: bool = False
+    """Whether it takes negative prompts only as embeddings."""
 
 
 MANNERS = {
@@ -68,6 +71,7 @@ MANNERS = {
     "qwen-image-2.1": Manner("true_cfg_scale", one_by_one=True),
     "sd3": Manner(latents="image"),
     "flux": Manner("true_cfg_scale"),
+    "flux2-klein": Manner(latents="bands", embeds_negative=True),
     "wan": Manner(
         latents="frames",
         scheduler={"solver_order": 1, "disable_corrector": list(range(1000))},
@@ -185,6 +189,11 @@ class _Theirs:
         found = self._draw(noise, "latent").float().cpu()
         if self._manner.latents == "tokens":
             return found
+        if self._manner.latents == "bands":
+            norm = self._pipeline.vae.bn
+            spread = (norm.running_var + norm.eps).sqrt()
+            bands: Tensor = (pack(found.unsqueeze(2), 2) - norm.running_mean) / spread
+            return bands
         return pack(found if found.dim() == 5 else found.unsqueeze(2), self._patch)
 
     def pixels(self, noise: Tensor) -> Tensor:
@@ -233,5 +242,11 @@ class _Theirs:
             self._manner.scale: self._case.guidance - 1 + self._manner.unguided
         }
         if self._case.guidance > 1:
-            options["negative_prompt"] = [NEGATIVE_PROMPT] * rows
+            options |= self._against([NEGATIVE_PROMPT] * rows)
         return options
+
+    def _against(self, prompts: list[str]) -> dict[str, Any]:
+        """The negative prompts, which some pipelines take only as embeddings."""
+        if self._manner.embeds_negative:
+            return {"negative_prompt_embeds": self._pipeline.encode_prompt(prompts)[0]}
+        return {"negative_prompt": prompts}

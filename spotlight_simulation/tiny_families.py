@@ -17,10 +17,13 @@ from typing import Any
 import torch
 from diffusers import (
     AutoencoderKL,
+    AutoencoderKLFlux2,
     AutoencoderKLQwenImage,
     AutoencoderKLQwenImage21,
     AutoencoderKLWan,
     FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    Flux2Transformer2DModel,
     FluxPipeline,
     FluxTransformer2DModel,
     Krea2Pipeline,
@@ -48,6 +51,7 @@ from transformers import (
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
     Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3Model,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
@@ -288,6 +292,33 @@ def _flux(*, guidance_embeds: bool = True) -> Any:
     )
 
 
+def _flux2_klein() -> Any:
+    vae: Any = AutoencoderKLFlux2(
+        latent_channels=4,
+        block_out_channels=(8, 8),
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        norm_num_groups=4,
+    )
+    torch.nn.init.normal_(vae.bn.running_mean)
+    torch.nn.init.uniform_(vae.bn.running_var, 0.5, 2.0)
+    return Flux2KleinPipeline(
+        FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0),
+        vae,
+        _qwen3(Qwen3ForCausalLM, layers=27),
+        _chatting_tokenizer(),
+        Flux2Transformer2DModel(
+            **_HEADS,
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            joint_attention_dim=3 * _TEXT_WIDTH,
+            guidance_embeds=False,
+            axes_dims_rope=(4, 4, 4, 4),
+        ),
+    )
+
+
 def _wan() -> Any:
     return WanPipeline(
         tokenizer=_tokenizer(None, _END),
@@ -471,6 +502,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "qwen-image-2.1": _qwen_image_21,
     "sd3": _sd3,
     "flux": _flux,
+    "flux2-klein": _flux2_klein,
     "wan": _wan,
     "krea2": _krea2,
     "z-image": _z_image,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import zlib
+
 import pytest
 
 from spotlight.condition_images import digest_of, named, pack, png_size, unpack, with_image
@@ -37,6 +40,36 @@ def test_a_png_with_another_byte_is_none() -> None:
         damaged[place] ^= 1
         with pytest.raises(ValueError, match=r"cut off|damaged"):
             png_size(bytes(damaged))
+
+
+def chunk(name: bytes, data: bytes = b"") -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+def header(edge: int = 4, depth: int = 8) -> bytes:
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", edge, edge, depth, 0, 0, 0, 0))
+
+
+PIXELS, END = chunk(b"IDAT", b"any"), chunk(b"IEND")
+
+
+@pytest.mark.parametrize(
+    ("chunks", "problem"),
+    [
+        ((header(), END), "it has no size or no pixels"),
+        ((PIXELS, header(), END), "it has no size or no pixels"),
+        ((chunk(b"IHDR", b"12345678"), PIXELS, END), "it has no size or no pixels"),
+        ((header(4097), PIXELS, END), "more than 4096 pixels"),
+        ((header(0), PIXELS, END), "an edge of 0"),
+        ((header(depth=16), chunk(b"tRNS", b"12"), PIXELS, END), "16 bits per channel and a clear"),
+    ],
+    ids=["no pixels", "late header", "short header", "huge", "empty", "clear colour"],
+)
+def test_a_png_that_no_worker_could_read_is_refused(
+    chunks: tuple[bytes, ...], problem: str
+) -> None:
+    with pytest.raises(ValueError, match=problem):
+        png_size(FILE[:8] + b"".join(chunks))
 
 
 def test_images_that_were_sent_are_those_of_their_digests() -> None:

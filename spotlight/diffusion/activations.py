@@ -169,6 +169,7 @@ class Activations:
         stream: int,
         widest: int,
         layer: str,
+        fused: bool = False,
     ) -> Activations:
         """What blocks and `outside` keep, and about what a pass needs besides.
 
@@ -176,6 +177,8 @@ class Activations:
             stream: numbers of one tensor that goes through the blocks, of one sample.
             widest: numbers in the middle of a feed-forward layer, of one sample.
             layer: the layer that makes them.
+            fused: whether it makes what attention takes with them; then they are there beside their
+                parts, and so are their gradients.
         """
         rows, adapters, adapted = step.rows, step.adapters, 0
         casts = adapters is not None and adapters.nbytes != step.nbytes
@@ -183,12 +186,14 @@ class Activations:
             # The adapter's output beside the layer's, and their sum where that is cast.
             adapted = adapters.nbytes + (step.nbytes if casts else 0)
         kind = "full" if adapters is None else "adapters"
-        moving = rows * stream * step.nbytes
+        moving, joined = rows * stream * step.nbytes, rows * widest if fused else 0
+        precise = adapters.nbytes if adapters is not None and adapted else step.nbytes
         return cls(
             tuple(blocks),
             outside,
-            working=round(moving * _WORKING[f"{kind} in another dtype" if casts else kind]),
-            sampling=moving * _SAMPLING + rows * widest * adapted,
+            working=round(moving * _WORKING[f"{kind} in another dtype" if casts else kind])
+            + joined * precise,
+            sampling=moving * _SAMPLING + rows * widest * adapted + joined * step.nbytes,
         )
 
     @property

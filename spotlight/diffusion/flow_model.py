@@ -128,9 +128,11 @@ class FlowModel:
             self.transformer.disable_gradient_checkpointing()
 
     def decode(self, latents: Tensor, height: int, width: int, frames: int = 1) -> np.ndarray:
-        """Images, uint8 [B, H, W, 3], or videos [B, F, H, W, 3]."""
+        """Images, uint8 [B, H, W, 3], or videos [B, F, H, W, 3]: decoded one after the other, so
+        that memory and bits never depend on the batch."""
         grid = self._codec.geometry.grid(height, width, frames)
-        return to_uint8(self._codec.decode(latents.to(self.device), grid))
+        each = latents.to(self.device).split(1)
+        return to_uint8(self._codec.decode(one, grid)[0] for one in each)
 
     def sigmas(
         self, steps: int, height: int, width: int, shift: float | None, frames: int = 1

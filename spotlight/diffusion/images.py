@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import io
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,17 +14,15 @@ from spotlight.diffusion.families.base import Family
 from spotlight.diffusion.finite import rows_not_finite
 from spotlight.diffusion.geometry import Geometry, Grid, pack, unpack
 from spotlight.errors import NotFinite
+from spotlight.pictures import read_picture
 
 
 class SourceImage:
     """An image that is to be changed."""
 
     def __init__(self, file: bytes) -> None:
-        """Raises `ValueError` for a file that cannot be read."""
-        try:
-            self._image = PIL.Image.open(io.BytesIO(file)).convert("RGB")
-        except (OSError, PIL.Image.DecompressionBombError) as error:
-            raise ValueError(f"cannot be read: {error}") from error
+        """A PNG file, read as `read_picture` does. Raises `ValueError`."""
+        self._image = PIL.Image.fromarray(read_picture(file, ["png"]))
         self.width, self.height = self._image.size
 
     def resized(self, width: int, height: int) -> PIL.Image.Image:
@@ -72,25 +70,29 @@ class VaeCodec:
 
     @torch.no_grad()
     def decode(self, latents: Tensor, grid: Grid) -> Tensor:
-        """Decode one sample at a time, so that memory and bits never depend on the batch."""
+        """See `ImageCodec`."""
         unpacked = unpack(latents, grid, self.geometry.patch).to(self._vae.dtype)
-        decoded = [self._family.decode(self._vae, one) for one in unpacked.split(1)]
-        return torch.cat(decoded).float()
+        return self._family.decode(self._vae, unpacked).float()
 
 
-def to_uint8(frames: Tensor) -> np.ndarray:
-    """Frames [B, 3 or 1, F, H, W] in [-1, 1] as uint8 [B, F, H, W, 3], or [B, H, W, 3] where there
-    is one frame; grey becomes three equal channels. Raises `NotFinite`: NaN would be black.
+def to_uint8(samples: Iterable[Tensor]) -> np.ndarray:
+    """Samples of frames [3 or 1, F, H, W] in [-1, 1] as uint8 [B, F, H, W, 3], or [B, H, W, 3]
+    where each has one frame; grey becomes three equal channels. Each leaves its device before the
+    next one is asked for. Raises `NotFinite`: NaN would be black.
     """
-    rows = rows_not_finite(frames)
-    if rows:
+    pixels, broken = list[np.ndarray](), list[int]()
+    for row, frames in enumerate(samples):
+        if rows_not_finite(frames[None]):
+            broken.append(row)
+        scaled = (frames.detach().float() / 2 + 0.5).clamp(0, 1) * 255
+        rgb = scaled.round().to(torch.uint8).expand(3, -1, -1, -1)
+        # In order before they leave the device: on the CPU that would hold its thread.
+        pixels.append(rgb.permute(1, 2, 3, 0).contiguous().cpu().numpy())
+    if broken:
         raise NotFinite(
-            f"{len(rows)} of {len(frames)} decoded images are NaN or infinite; the latents, or the"
-            " precision of the image decoder, cannot be used",
-            rows,
+            f"{len(broken)} of {len(pixels)} decoded images are NaN or infinite; the latents, or"
+            " the precision of the image decoder, cannot be used",
+            tuple(broken),
         )
-    scaled = (frames.detach().float() / 2 + 0.5).clamp(0, 1) * 255
-    rgb = scaled.round().to(torch.uint8).expand(-1, 3, -1, -1, -1)
-    # In order before they leave the device: on the CPU that would hold its thread.
-    pixels: np.ndarray = rgb.permute(0, 2, 3, 4, 1).contiguous().cpu().numpy()
-    return pixels[:, 0] if pixels.shape[1] == 1 else pixels
+    stacked = np.stack(pixels)
+    return stacked[:, 0] if stacked.shape[1] == 1 else stacked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,7 @@ def push(folder: Path, repository: str) -> str:
     from huggingface_hub import HfApi
 
     api = HfApi()
-    with _explained(repository):
+    with _explained(repository, folder):
         api.create_repo(repository, private=True, exist_ok=True)
         commit = api.upload_folder(
             repo_id=repository, folder_path=folder, commit_message=f"Add {folder.name}"
@@ -50,7 +51,7 @@ def push(folder: Path, repository: str) -> str:
 
 
 @contextmanager
-def _explained(repository: str) -> Iterator[None]:
+def _explained(repository: str, folder: Path) -> Iterator[None]:
     from huggingface_hub import errors
 
     # Their errors of connections are their HTTP library's, which changed between versions.
@@ -67,10 +68,10 @@ def _explained(repository: str) -> Iterator[None]:
         advice = (
             "give a token that may write there, with `hf auth login` or HF_TOKEN"
             if status in (401, 403)
-            else "see to the connection; the export is there, and can be pushed again"
+            else "see to the connection"
         )
         reason = plain(str(error).strip().partition("\n")[0])
         raise UserError(
             f"{OPTION}: `{repository}` did not take the export ({type(error).__name__}: {reason});"
-            f" {advice}"
+            f" {advice}, and push what is there: hf upload {repository} {shlex.quote(str(folder))}"
         ) from error

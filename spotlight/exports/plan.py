@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -116,8 +117,8 @@ def _licence(checkpoint: str) -> str | None:
     """What the card of a checkpoint calls its licence, if it is a folder with a card."""
     with suppress(UnreadableFile, PlainYAMLError):
         text = read_text(Path(checkpoint) / CARD, most=MEBIBYTE)
-        _, head, _ = text.split("---\n", 2) if text.startswith("---\n") else ("", "", "")
-        said = read_yaml(head)
+        head = re.match(r"---\n(.*?\n)---\n", text, flags=re.DOTALL)
+        said = read_yaml(head[1]) if head else None
         licence = said.get("license") if isinstance(said, dict) else None
         return licence if isinstance(licence, str) else None
     return None

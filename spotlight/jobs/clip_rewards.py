@@ -53,10 +53,12 @@ class ClipSpec(Section, frozen=True, kw_only=True):
 
     checkpoint: str = ""
     """The model in the layout of transformers, with safetensors: a folder, or
-    `hf:ORGANISATION/NAME@REVISION` of the hub. The published one when absent."""
+    `hf:ORGANISATION/NAME@REVISION` of the hub. The published one when absent; others are for models
+    that were tuned anew."""
     processor: str = ""
     """Where the tokenizer and the settings of images are, in the same way. When absent, they are in
-    the folder or on the page of `checkpoint`, or the published ones if that is absent too."""
+    the folder or on the page of `checkpoint`, or the published ones if that is absent too. Others
+    are for checkpoints that come without them."""
     device: Literal["accelerator", "cpu"] = "accelerator"
     """The device of the model. `accelerator` is that on which its worker denoises, which the two
     share; `cpu` is for workers whose accelerator has no memory left."""

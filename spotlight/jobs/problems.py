@@ -103,6 +103,8 @@ def _out_of_range(problem: str, path: str, data: Any, spec: type[msgspec.Struct]
     if found is None:
         return ""
     kind, counted, sign, bound = found.groups()
+    if path.endswith("[...]"):  # msgspec does not say which value of a mapping it is
+        return f"must be {_BOUNDS[sign]} {_number(bound)}"
     given, section, field = _given(data, path), *_field(path, spec)
     if counted:
         return f"must have {_BOUNDS[sign]} {_number(bound)} {_COUNTED[kind]}, not {len(given):,}"

@@ -258,6 +258,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
         require_rewards("rewards", self.rewards)
         trained = [reward.name for reward in self.rewards]
         require_rewards("validation.rewards", self.validation.rewards, trained)
+        for index, reward in enumerate(self.validation.rewards):
+            require(
+                not reward.weight_by_tag,
+                f"validation.rewards[{index}].weight_by_tag",
+                "is for advantages, which these rewards have no part in; remove it",
+            )
         self._require_groups()
 
     def _require_groups(self) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping, Sequence, Sized
-from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
@@ -273,11 +272,10 @@ def _check_tags(job: JobSpec, files: JobFiles) -> None:
     tags = sorted({tag for tag in said if isinstance(tag, str)})
     for index, reward in enumerate(job.rewards):
         for tag in sorted(reward.weight_by_tag.keys() - {*tags}):
-            near = ", ".join(f"`{each}`" for each in get_close_matches(tag, tags) or tags[:5])
             raise JobError(
                 f"rewards[{index}].weight_by_tag",
-                f"no prompt of `prompts.train` has the tag `{plain(tag)}`; name one that is there"
-                + (f", such as {near}" if near else ", or give prompts as JSON lines with a `tag`"),
+                f"no prompt of `prompts.train` has the tag `{plain(tag)}`; "
+                + ("name one that is there" if tags else "give prompts as JSON lines with a `tag`"),
             )
 
 

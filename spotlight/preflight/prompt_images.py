@@ -16,6 +16,8 @@ from spotlight.types import Prompt
 
 MOST_NBYTES = 1024**3
 """Bytes of all images of a job together: every worker has them in memory."""
+_NAMED = "`image`: the file that it names"
+"""How errors call a file: they never repeat what stands in a list."""
 
 
 class PromptImages:
@@ -60,21 +62,21 @@ class PromptImages:
             data = read_bytes(path, most=LARGEST_FILE)
             size = png_size(data)
         except UnreadableFile as error:
-            raise ValueError(f"`image`: {path} {error.problem}") from error
+            raise ValueError(f"{_NAMED} {error.problem}") from error
         except ValueError as error:
-            raise ValueError(f"`image`: {path} {error}") from error
+            raise ValueError(f"{_NAMED} {error}") from error
         self._size = self._size or size
         if size != self._size:
             raise ValueError(
-                f"`image`: {path} has {size[0]} x {size[1]} pixels, but the first image has"
+                f"{_NAMED} has {size[0]} x {size[1]} pixels, but the first image has"
                 f" {self._size[0]} x {self._size[1]}; all images of a job must have one size"
             )
         digest = digest_of(data)
         self._nbytes += len(data) if digest not in self.files else 0
         if self._nbytes > MOST_NBYTES:
             raise ValueError(
-                f"`image`: with {path} the images of the job have more than {MOST_NBYTES:,} bytes;"
-                " make them smaller, or fewer"
+                f"`image`: with the file that it names the images of the job have more than"
+                f" {MOST_NBYTES:,} bytes; make them smaller, or fewer"
             )
         self.files[digest] = data
         return digest

@@ -75,6 +75,17 @@ def _check_clip(field: str, reward: RewardSpec) -> None:
                 f"{name} is no folder in the layout of transformers: it has no config.json; give"
                 " one, or a name of the hub, such as `hf:ORGANISATION/NAME`",
             )
+    _check_weights(f"{field}.clip.checkpoint", reward)
+
+
+def _check_weights(field: str, reward: RewardSpec) -> None:
+    """Those that are in a folder."""
+    try:
+        parameters = scorer_parameters(reward)
+    except CheckpointError as error:
+        raise JobError(field, str(error).removeprefix("model.checkpoint: ")) from error
+    if not parameters:
+        raise JobError(field, "its folder holds no weights (*.safetensors); copy the whole model")
 
 
 def scorer_parameters(reward: RewardSpec) -> int:

@@ -53,13 +53,23 @@ class ClipScorer:
         self._device = _device(torch, spec)
         checkpoint, processor = spec.of(kind)
         try:
-            self._processor: Any = AutoProcessor.from_pretrained(**_named(processor))
-            model = _class_of(kind).from_pretrained(**_named(checkpoint), use_safetensors=True)
+            self._processor: Any = AutoProcessor.from_pretrained(
+                **_named(processor), trust_remote_code=False
+            )
+            model, found = _class_of(kind).from_pretrained(
+                **_named(checkpoint), use_safetensors=True, output_loading_info=True
+            )
         except (OSError, ValueError, RuntimeError) as error:
             raise ScoringError(
                 f"clip.checkpoint: the weights of `{checkpoint}` cannot be loaded"
                 f" ({error_text(error)})"
             ) from error
+        missing = sorted(found["missing_keys"])
+        if missing:  # transformers draws these at random
+            raise ScoringError(
+                f"clip.checkpoint: `{checkpoint}` has no {missing[0]} and is no model for the"
+                f" `{kind}` reward; name another one"
+            )
         self._model: Any = model.to(device=self._device, dtype=torch.float32).eval()
 
     def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:

@@ -50,7 +50,7 @@ def load_scorer(spec: RewardSpec, permissions: Permissions) -> Any:
     module_name, _, name = target.partition(":")
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # whatever a foreign module raises, it cannot be imported
+    except (Exception, SystemExit) as error:  # whatever a foreign module raises: it is not there
         raise _refusal(
             spec, f"{module_name} cannot be imported here ({error_text(error)})"
         ) from error
@@ -74,7 +74,7 @@ def _made(spec: RewardSpec, target: str, found: type) -> Any:
         raise _refusal(spec, f"{target} is not a class with a method `score(images, prompts)`")
     try:
         scorer: Any = found(**spec.options)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _refusal(
             spec,
             f"{target} cannot be made with the options {sorted(spec.options)}"

@@ -32,7 +32,7 @@ import numpy as np
 from PIL import Image
 
 from spotlight.errors import ScoringError
-from spotlight.rewards.pictures import read_picture
+from spotlight.pictures import read_picture
 from spotlight.text import plain
 
 VERSION = 1

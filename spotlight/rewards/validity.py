@@ -33,7 +33,7 @@ def score_with(
         return _checked(scorer.score(images, prompts), spec, len(prompts))
     except ScoringError as error:
         raise ScoringError(f"reward `{spec.name}`: {plain(error, LONGEST_ERROR)}") from error
-    except Exception as error:  # foreign code: whatever it raises, these images have no reward
+    except (Exception, SystemExit) as error:  # of foreign code, whatever it is: there is no reward
         raise ScoringError(f"reward `{spec.name}`: {error_text(error)}") from error
 
 

@@ -15,6 +15,7 @@ from itertools import groupby
 
 import msgspec
 
+from spotlight.errors import JobError
 from spotlight.jobs import JobSpec
 from spotlight_simulation.market.schedule import Prices, Schedule, Stay
 from spotlight_simulation.profile import Profile
@@ -290,30 +291,52 @@ def _endless(schedule: Schedule, until_s: float) -> Iterator[Stay]:
     yield from staying
 
 
-def exploring_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, ...]:
-    """The paces of a job that explores beside training, with no spot node up to `nodes`, in
-    iterations (`worth` is 1).
+def job_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, ...]:
+    """The paces of a job, with no spot node up to `nodes`, in iterations (`worth` is 1).
 
     Previews are made by spot workers while the reserved ones train, as many as there is time for
-    and as the job allows. Where these are fewer than an iteration needs, the reserved workers make
-    the rest after training; without any spot worker all samples are rolled out with new weights.
+    and as the job allows. If the job trains on them, and they are fewer than an iteration needs,
+    the reserved workers make the rest after training. Otherwise, and without any spot worker, all
+    samples are rolled out with new weights. That a job waits for previews after some iterations
+    without a spot worker is left out: how many of them are worth it depends on its scores.
+
+    Raises `JobError` for a job with settings that these formulas are not of.
     """
-    times = profile.times(job)
+    _check(job)
+    times, asked = profile.times(job), job.exploration
     samples, trainers = job.samples_per_iteration, job.training.ranks
-    steps = job.preview_steps
-    preview_s = times.step_s / job.sampler.micro_batch * steps * BESIDE_A_PREVIEW
+    step_s = times.step_s / job.sampler.micro_batch * BESIDE_A_PREVIEW
     train_s = samples * times.train_sample_s * profile.gpus / trainers
-    most = samples * job.exploration.candidates
+    most = samples * asked.candidates if asked.mode != "none" else 0
     found = []
     for count in range(nodes + 1):
         workers = count * job.pools.spot.workers
-        made = min(most, workers * train_s / preview_s)
-        if not workers:
-            rollout_s = math.ceil(samples / trainers) * preview_s + times.score_s
-            found.append(Pace(train_s + rollout_s + times.publish_s))
+        made = min(most, workers * train_s / (job.preview_steps * step_s))
+        sample_s = job.sampler.steps * step_s
+        if not workers or not job.trains_on_previews:
+            rollout_s = math.ceil(samples / (workers + trainers)) * sample_s + times.score_s
+            found.append(Pace(train_s + rollout_s + times.publish_s, previews=made / samples))
         elif made >= samples:
             found.append(Pace(train_s, previews=made / samples))
         else:
-            waits_s = (samples - made) * preview_s / (workers + trainers) + times.score_s
+            waits_s = (samples - made) * sample_s / (workers + trainers) + times.score_s
             found.append(Pace(train_s + waits_s, previews=1.0))
     return tuple(found)
+
+
+def _check(job: JobSpec) -> None:
+    """Raises `JobError` for what makes an iteration another one than `job_paces` has."""
+    asked = job.exploration
+    explores = asked.mode != "none"
+    unlike = {
+        "exploration.budget": explores and asked.budget == "fixed",
+        "exploration.finish": explores and asked.finish == "previous",
+        "training.slices": job.training.slices > 1,
+    }
+    for field, is_unlike in unlike.items():
+        if is_unlike:
+            raise JobError(
+                field,
+                "the model has no formula for this setting; replay the job with the real"
+                " coordinator (`--depth actors`), or leave the setting out",
+            )

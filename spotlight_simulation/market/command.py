@@ -69,6 +69,8 @@ def replay(
     costs, durations = read_prices(prices), load_profile(profile)
     _check_currency(job, costs)
     read = read_trace(trace, stretch.zone)
+    if stretch.skips_holes:
+        read = read.without_holes()
     schedule = market_schedule(read, job.pools.spot.nodes, stretch)
     began = time.monotonic()
     replayed = replay_with_actors if depth == "actors" else replay_by_model
@@ -92,8 +94,6 @@ def replay(
 def market_schedule(trace: Trace, pool: int, stretch: Stretch) -> Schedule:
     """The nodes of a pool in a stretch of a trace, which is repeated as often as it takes. Raises
     `UserError`."""
-    if stretch.skips_holes:
-        trace = trace.without_holes()
     start_s, generator = stretch.start_s, random.Random(stretch.seed)
     seconds = trace.seconds - start_s if stretch.seconds is None else stretch.seconds
     if not 0 <= start_s < trace.seconds:

@@ -137,7 +137,9 @@ class _Reader:
                 if what == "add" and node not in since:
                     since[node] = at_s
                 elif what == "remove" and node in since:
-                    lives.append(Life(since.pop(node), at_s, is_taken=True))
+                    from_s = since.pop(node)
+                    if from_s < at_s:  # otherwise nobody ever had the node
+                        lives.append(Life(from_s, at_s, is_taken=True))
                 else:
                     is_there = "there already" if node in since else "not there"
                     raise self._error(line, f"`{what}` {node}, which is {is_there}")
@@ -222,6 +224,8 @@ class _Reader:
                 None if tick in unknown or count is None else int(not count)
                 for tick, count in enumerate(counts)
             ]
+        if counts and all(count is None for count in counts):
+            raise UserError(f"{self._file}: has no data, only holes; give another trace")
         return Trace(
             market=self._name,
             is_held=filled is None and _PROBES not in self._file.parts,

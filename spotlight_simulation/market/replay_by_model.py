@@ -12,7 +12,7 @@ from spotlight_simulation.market.batch_model import (
     Recovery,
     System,
     course,
-    exploring_paces,
+    job_paces,
 )
 from spotlight_simulation.market.outcome import Outcome, shares_of_nodes
 from spotlight_simulation.market.schedule import Prices, Schedule
@@ -27,7 +27,7 @@ def replay_by_model(
     system = System(
         name=job.name,
         reserved_gpus=job.pools.reserved.nodes * job.pools.reserved.workers,
-        paces=exploring_paces(job, profile, schedule.pool),
+        paces=job_paces(job, profile, schedule.pool),
         recovery=Recovery(ready_s=ready_s),
         gpus_of_node=job.pools.spot.workers,
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from diffusers import (
+    Flux2Transformer2DModel,
     FluxTransformer2DModel,
     Krea2Transformer2DModel,
     QwenImage21Transformer2DModel,
@@ -92,6 +93,16 @@ def make_transformer(family: str) -> Any:
             pooled_projection_dim=TEXT_DIM,
             axes_dims_rope=(4, 4, 8),
         ).eval()
+    if family == "flux2":
+        return Flux2Transformer2DModel(
+            **shape,
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=2,
+            joint_attention_dim=TEXT_DIM,
+            guidance_embeds=False,
+            axes_dims_rope=(4, 4, 4, 4),
+        ).eval()
     if family == "krea2":
         return Krea2Transformer2DModel(
             **shape,
@@ -172,6 +183,11 @@ def make_inputs(case: Case) -> dict[str, Any]:
         inputs["txt_ids"] = torch.zeros(case.text, 3)
         places = torch.cartesian_prod(torch.arange(case.rows), torch.arange(case.columns))
         inputs["img_ids"] = nn.functional.pad(places, (1, 0)).float()
+    elif case.family == "flux2":
+        inputs["hidden_states"] = noise(case.batch, tokens, 16)
+        inputs["txt_ids"] = nn.functional.pad(torch.arange(case.text)[None, :, None], (3, 0))
+        places = torch.cartesian_prod(torch.arange(case.rows), torch.arange(case.columns))
+        inputs["img_ids"] = nn.functional.pad(places, (1, 1))[None]
     elif case.family == "krea2":
         inputs["hidden_states"] = noise(case.batch, tokens, 16)
         inputs["encoder_hidden_states"] = noise(case.batch, case.text, 3, TEXT_DIM)

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -46,3 +49,17 @@ def test_a_size_that_does_not_fit_the_patches_is_refused_by_name(
 ) -> None:
     with pytest.raises(JobError, match=rf"sampler\.{field}"):
         PixelCodec(4, 1).geometry.grid(height, width)
+
+
+def test_a_sample_leaves_the_device_before_the_next_one_is_decoded() -> None:
+    alive: weakref.WeakSet[torch.Tensor] = weakref.WeakSet()
+
+    def decoded(count: int) -> Iterator[torch.Tensor]:
+        for _ in range(count):
+            assert len(alive) <= 1, "a group of videos has no room there at once"
+            frames = torch.zeros(3, 2, 4, 4)
+            alive.add(frames)
+            yield frames
+            del frames
+
+    assert to_uint8(decoded(5)).shape == (5, 2, 4, 4, 3)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(240)  # several processes load torch
 TOLERANCE = 1e-5
 """Relative to the largest value of the output, in float32."""
 
-FAMILIES = ("qwen", "sd3", "flux", "wan", "krea2")
+FAMILIES = ("qwen", "sd3", "flux", "flux2", "wan", "krea2")
 CASES = {
     **{f"{family}, even": Case(family) for family in FAMILIES},
     **{f"{family}, odd text": Case(family, text=7, batch=3) for family in FAMILIES},
@@ -37,6 +37,7 @@ LAYERS = {
     "z-image": 3,
     "sd3": 3 + 2,
     "flux": 1 + 2,
+    "flux2": 1 + 2,
     "wan": 2,
     "krea2": 2 + 1,
 }

@@ -81,7 +81,8 @@ def test_a_token_that_may_not_write_is_said_in_one_line(
         push(folder, NAME)
     assert "\n" not in str(caught.value) and TOKEN not in str(caught.value)
     assert str(caught.value).endswith(
-        "give a token that may write there, with `hf auth login` or HF_TOKEN"
+        "give a token that may write there, with `hf auth login` or HF_TOKEN, and push what is"
+        f" there: hf upload {NAME} {folder}"
     )
 
 
@@ -91,7 +92,7 @@ def test_a_hub_that_does_not_answer_leaves_the_export_where_it_is(
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        with pytest.raises(UserError, match="can be pushed again") as caught:
+        with pytest.raises(UserError, match=f"hf upload {NAME} {folder}") as caught:
             push(folder, NAME)
     assert "\n" not in str(caught.value)
     assert (folder / "weights.safetensors").exists()

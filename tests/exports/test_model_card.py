@@ -142,3 +142,11 @@ def test_the_card_names_no_folder_of_this_machine_and_the_licence_of_the_base(
     assert str(tmp_path) not in text
     assert "`base-model`" in text and "mine.txt" in text
     assert head(text)["license"] == "openrail++"
+
+
+@pytest.mark.parametrize("text", ["---\n# Base\n", "---\nlicense: openrail++", "---\n: : [\n---\n"])
+def test_a_base_whose_own_card_cannot_be_read_names_no_licence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "base-model").mkdir()
+    (tmp_path / "base-model" / "README.md").write_text(text)
+    card = exported(tmp_path, model={"checkpoint": str(tmp_path / "base-model")})
+    assert "license" not in head(card)

@@ -47,6 +47,13 @@ def test_a_job_that_still_says_reward_is_told_what_to_write() -> None:
         ([{}, {"name": "b", "weight": -1}], "rewards[0].weight", "sum to 0, but must sum"),
         ([{"weight": float("nan")}], "rewards[0].weight", "must be a finite number, not nan"),
         ([{"weight": 1e30}], "rewards[0].weight", "must be at most 1,000,000,000"),
+        (
+            [{"weight_by_tag": {"signs": float("nan")}}],
+            "rewards[0].weight_by_tag[...]",
+            "must be at least -1,000,000,000",
+        ),
+        ([{"weight_by_tag": {"a": 1e30}}], "rewards[0].weight_by_tag[...]", "must be at most 1,00"),
+        ([{"weight_by_tag": {"a": "b"}}], "rewards[0].weight_by_tag[...]", "must be a number"),
         ([{"range": [1, 0]}], "rewards[0].range", "must be two numbers, the lower one first"),
         ([{"range": [1, 1]}], "rewards[0].range", "must be two numbers, the lower one first"),
         ([{"range": [0, float("inf")]}], "rewards[0].range", "must be two numbers"),
@@ -146,6 +153,13 @@ def test_a_reward_that_compares_images_needs_some_to_compare(
     assert caught.value.path == path
     assert problem in caught.value.problem
     job(COMPARES)
+
+
+def test_what_is_only_measured_has_no_weight_for_a_tag() -> None:
+    measured = {"name": "other", "weight_by_tag": {"signs": 2.0}}
+    with pytest.raises(JobError) as caught:
+        job({}, validation={"rewards": [measured]})
+    assert caught.value.path == "validation.rewards[0].weight_by_tag"
 
 
 def test_only_code_of_ones_own_compares_images() -> None:

@@ -36,6 +36,17 @@ def test_a_folder_that_is_no_model_is_refused(make_job: MakeJob, tmp_path: Path)
     assert "is no folder in the layout of transformers" in found.problem
 
 
+def test_a_folder_without_whole_weights_is_refused(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    found = refusal(make_job, checkpoint=str(tmp_path))
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "holds no weights" in found.problem
+    (tmp_path / "model.safetensors").write_text("none")
+    found = refusal(make_job, checkpoint=str(tmp_path))
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "model.safetensors is not a safetensors file" in found.problem
+
+
 @pytest.mark.usefixtures("empty_cache")
 def test_weights_that_may_not_be_downloaded_are_refused(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch

@@ -18,7 +18,16 @@ from spotlight.preflight.checks import check, settled
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.diffusion.families.test_qwen_tokens import write_tokenizer
 
-NAMES = ("qwen-image", "qwen-image-2.1", "sd3", "flux", "wan", "krea2", "z-image")
+NAMES = (
+    "qwen-image",
+    "qwen-image-2.1",
+    "sd3",
+    "flux",
+    "flux2-klein",
+    "wan",
+    "krea2",
+    "z-image",
+)
 
 MakeJob = Callable[..., JobSpec]
 PADDED = {"text_tokens": 64}
@@ -142,6 +151,12 @@ def test_a_vae_of_another_family_is_named(
         ("flux", "text_encoder", {"hidden_size": 8}, "has pooled_projection_dim 16, but"),
         ("flux", "text_encoder_2", {"d_model": 48}, "has joint_attention_dim 32, but d_model"),
         ("flux", "transformer", {"axes_dims_rope": [4, 4, 4]}, "add up to 12"),
+        ("flux2-klein", "vae", {"latent_channels": 8}, "in_channels 16, but four times .* is 32"),
+        ("flux2-klein", "vae", {"patch_size": [1, 1]}, "has patch_size"),
+        ("flux2-klein", "text_encoder", {"hidden_size": 48}, "joint_attention_dim 96, but three"),
+        ("flux2-klein", "text_encoder", {"num_hidden_layers": 26}, "has 26 layers"),
+        ("flux2-klein", "transformer", {"guidance_embeds": True}, "gives no guidance to"),
+        ("flux2-klein", "transformer", {"axes_dims_rope": [4, 4, 4, 2]}, "add up to 14"),
         ("krea2", "transformer", {"num_text_layers": 3}, "num_text_layers 3, but that of Krea 2"),
         ("krea2", "text_encoder", {"text_config": {"hidden_size": 32}}, "has 32 layers"),
         ("qwen-image-2.1", "vae", {"z_dim": 8}, "has in_channels 4, but z_dim of the VAE is 8"),
@@ -174,6 +189,14 @@ def test_a_model_that_was_distilled_to_steps_of_its_own_is_refused(
 ) -> None:
     edit_json(folder / "qwen-image-2.1" / "model_index.json", sample_sigmas=[1.0, 0.5])
     assert "give the one that it was distilled from" in refusal(make_job("qwen-image-2.1"))
+
+
+@pytest.mark.parametrize("name", ["krea2", "flux2-klein"])
+def test_a_model_that_was_distilled_to_few_steps_is_refused(
+    make_job: MakeJob, folder: Path, name: str
+) -> None:
+    edit_json(folder / name / "model_index.json", is_distilled=True)
+    assert "give the base one to be trained" in refusal(make_job(name))
 
 
 def test_two_transformers_are_refused(make_job: MakeJob, folder: Path) -> None:

@@ -72,8 +72,9 @@ def test_a_weight_for_a_tag_that_no_prompt_has_is_refused(
         preflight.check(make_job(rewards=rewards))
     lines = [json.dumps({"prompt": f'the number "{n}"', "tag": "signs"}) for n in range(10)]
     (tmp_path / "train.txt").write_text("\n".join(lines))
-    with pytest.raises(JobError, match="has the tag `sings`; name one that is there, such as `sig"):
+    with pytest.raises(JobError, match="has the tag `sings`; name one that is there") as caught:
         preflight.check(make_job(rewards=rewards))
+    assert "signs" not in str(caught.value), "whoever submits a job need not be able to read it"
     preflight.check(make_job(rewards=[{"weight_by_tag": {"signs": 2.0}}]))
 
 

@@ -102,3 +102,15 @@ def test_each_kind_has_the_range_of_its_formula_unless_the_job_gives_another() -
     for kind, published in PUBLISHED.items():
         assert RewardSpec(kind=kind).range == published.range  # type: ignore[arg-type]
     assert RewardSpec(kind="pickscore", range=(0.0, 40.0)).range == (0.0, 40.0)
+
+
+def test_numbers_that_a_file_lacks_are_never_drawn_at_random(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = tiny_aesthetic(tmp_path / "model")
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    del weights["layers.7.bias"]
+    save_file(weights, file, metadata={"format": "pt"})
+    with pytest.raises(ScoringError, match=r"has no layers\.7\.bias and is no model for the `aes"):
+        ClipScorer("aesthetic", ClipSpec(checkpoint=str(folder)))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from spotlight.rewards.pictures import read_picture
+from spotlight.pictures import read_picture
 from spotlight.rewards.schema import decode_image
 
 cv2 = pytest.importorskip("cv2")

@@ -30,6 +30,10 @@ class Needs(Scale):
     def __init__(self, key):
         raise ValueError(f"no\\nsuch {key}")
 
+class Leaves(Scale):
+    def __init__(self):
+        raise SystemExit(3)
+
 class Short:
     def score(self, images): ...
 
@@ -58,6 +62,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "__init__.py").write_text("raise_if_imported = True\n")
     (package / "parts.py").write_text(MODULE)
     (package / "broken.py").write_text("def f(:\n")
+    (package / "leaving.py").write_text("raise SystemExit(3)\n")
     (package / "loose.py").write_text(
         "try:\n    from nowhere import Odd\nexcept ImportError: ...\n"
     )
@@ -149,6 +154,8 @@ def test_what_only_an_import_can_tell_is_left_to_it() -> None:
         ("own_scorers.parts:Scael", {}, "no class or function Scael; did you mean `Scale`?"),
         ("own_scorers.parts:Scale", {"bye": 1}, "cannot be made with the options ['bye'] (TypeErr"),
         ("own_scorers.parts:Needs", {"key": "x"}, "(ValueError: no such x)"),
+        ("own_scorers.parts:Leaves", {}, "(SystemExit: 3)"),
+        ("own_scorers.leaving:Scale", {}, "cannot be imported here (SystemExit: 3)"),
         ("own_scorers.parts:Short", {}, "must take two arguments, `images` and `prompts`"),
         ("own_scorers.parts:Without", {}, "is not a class with a method `score(images, prompts)`"),
         ("own_scorers.parts:short", {}, "must take two arguments, `images` and `prompts`"),

@@ -21,7 +21,7 @@ class Answers:
         self.answer = answer
 
     def score(self, images: Any, prompts: Any) -> Any:
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -40,6 +40,7 @@ def test_any_sequence_of_numbers_will_do(answer: Any) -> None:
     [
         (ScoringError("the server is away"), "the server is away"),
         (ValueError("bug"), "ValueError: bug"),
+        (SystemExit(3), "SystemExit: 3"),
         (None, "gave no list of numbers"),
         (0.5, "gave no list of numbers"),
         ([None, 0.5], "gave no list of numbers"),

@@ -22,7 +22,7 @@ from spotlight.diffusion.families.base import (
     require_axes,
     require_equal,
 )
-from spotlight.diffusion.families.joint_blocks import JointBlocks
+from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
 from spotlight.diffusion.families.prompts import T5, Clip, read_clip, read_t5, too_long_for_t5
 from spotlight.diffusion.geometry import Geometry
 
@@ -164,7 +164,7 @@ class Flux(Family):
             _T5_TOKENS,
             config.width,
             config.num_attention_heads,
-            ("ff", "ff_context"),
+            FeedForward.of_diffusers(("ff", "ff_context"), config.width),
             native_norm=True,
             copies_output=False,
         )

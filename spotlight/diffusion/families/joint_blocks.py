@@ -1,5 +1,5 @@
 """What the blocks keep that attend to latents and text together: those of Qwen-Image, Stable
-Diffusion 3 and FLUX (MMDiT).
+Diffusion 3, FLUX.1 and FLUX.2 (MMDiT).
 """
 
 from __future__ import annotations
@@ -7,10 +7,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from spotlight.diffusion.activations import Activations, Block, BlockBytes, Pass
+from spotlight.diffusion.activations import FLOAT32, Activations, Block, BlockBytes, Pass
 
-EXPANSION = 4
-"""How many times as wide the middle of a feed-forward layer is."""
+_FUSED = "attn.to_qkv_mlp_proj"
+"""The first layer of a `fused_block`."""
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """The feed-forward layers of a kind of blocks."""
+
+    names: tuple[str, str]
+    """Those of latents and of text."""
+    layers: tuple[str, str]
+    """The names of its two layers."""
+    inner: int
+    """Numbers in its middle."""
+    gated: bool = False
+    """Whether the first layer makes twice as many, of which half are the gates of the others. In
+    single blocks one layer makes them with what attention takes, as in FLUX.2."""
+
+    @classmethod
+    def of_diffusers(cls, names: tuple[str, str], width: int) -> FeedForward:
+        """Its usual one, whose middle is four times as wide."""
+        return cls(names, ("net.0.proj", "net.2"), 4 * width)
 
 
 @dataclass(frozen=True)
@@ -22,8 +42,7 @@ class JointBlocks:
     """Tokens of text."""
     width: int
     heads: int
-    feed_forward: tuple[str, str]
-    """Names of the feed-forward layers of latents and text."""
+    feed_forward: FeedForward
     native_norm: bool
     """Whether queries and keys are normed by torch's own norm."""
     copies_output: bool
@@ -42,7 +61,7 @@ class JointBlocks:
             ends_text: whether text ends here: nothing of it is projected behind the attention.
         """
         block, width = Block(self.step), self.width
-        latents_ff, text_ff = self.feed_forward
+        latents_ff, text_ff = self.feed_forward.names
         self._to_attention(block, "latents", self.step.tokens, ("to_q", "to_k", "to_v"))
         self._to_attention(block, "text", self.text, ("add_q_proj", "add_k_proj", "add_v_proj"))
         self._attention(block, "joint", self.joint)
@@ -54,22 +73,42 @@ class JointBlocks:
         return BlockBytes(self.step.rows * self.joint * width * self.step.nbytes, block.nbytes)
 
     def single_block(self) -> BlockBytes:
-        """A block of FLUX with one stream, whose attention and feed-forward layer are parallel."""
+        """A block of FLUX.1 with one stream: attention and feed-forward layer are parallel."""
         block, width, joint = Block(self.step), self.width, self.joint
         _norm(block, "stream", "before", joint, width)
         layers = ("attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")
         block.linear(layers, "stream before, modulated", joint, width)
         self._query_norms(block, "stream", joint)
         self._attention(block, "joint", joint)
-        block.keep("before the function", joint, EXPANSION * width)
-        block.linear(("proj_out",), "both results", joint, (1 + EXPANSION) * width)
+        block.keep("before the function", joint, self.feed_forward.inner)
+        block.linear(("proj_out",), "both results", joint, width + self.feed_forward.inner)
         block.factor("projected", joint, width)
         block.keep("modulation", 1, 3 * width)
         return BlockBytes(self.step.rows * joint * width * self.step.nbytes, block.nbytes)
 
+    def fused_block(self) -> BlockBytes:
+        """The same of FLUX.2: one layer makes queries, keys and values, and all that the gated
+        feed-forward layer begins with, as one tensor.
+        """
+        block, width, joint = Block(self.step), self.width, self.joint
+        inner = self.feed_forward.inner
+        _norm(block, "stream", "before", joint, width)
+        block.linear((_FUSED,), "stream before, modulated", joint, width)
+        block.keep("fused", joint, self._fused)
+        self._query_norms(block, "stream", joint)
+        self._attention(block, "joint", joint)
+        block.forget("joint values")
+        if self.step.nbytes == FLOAT32:
+            for each in ("queries", "keys"):
+                block.forget(f"stream {each}")
+        block.keep("gates", joint, inner)
+        block.linear(("attn.to_out",), "both results", joint, width + inner)
+        block.factor("projected", joint, width)
+        return BlockBytes(self.step.rows * joint * width * self.step.nbytes, block.nbytes)
+
     def activations(self, blocks: Sequence[BlockBytes], outside: Block) -> Activations:
         """Of a transformer with these blocks, and what is kept before them (`outside`)."""
-        step, inner = self.step, EXPANSION * self.width
+        step, ff = self.step, self.feed_forward
         _norm(outside, "end", "of all", step.tokens, self.width)
         outside.linear(("proj_out",), "end, modulated", step.tokens, self.width)
         return Activations.of(
@@ -77,9 +116,15 @@ class JointBlocks:
             blocks,
             outside.nbytes,
             stream=self.joint * self.width,
-            widest=step.tokens * inner,
-            layer=f"{self.feed_forward[0]}.net.0.proj",
+            widest=self.joint * self._fused if ff.gated else step.tokens * ff.inner,
+            layer=_FUSED if ff.gated else f"{ff.names[0]}.{ff.layers[0]}",
+            fused=ff.gated,
         )
+
+    @property
+    def _fused(self) -> int:
+        """Numbers that the first layer of a `fused_block` makes of a token."""
+        return 3 * self.width + 2 * self.feed_forward.inner
 
     def _to_attention(
         self, block: Block, stream: str, tokens: int, layers: tuple[str, str, str]
@@ -109,10 +154,19 @@ class JointBlocks:
             block.keep(f"product of {layer}", tokens, step.adapters.rank)
         block.factor(f"{stream} projected", tokens, width)
         _norm(block, stream, "between", tokens, width)
-        layers = (f"{feed_forward}.net.0.proj", f"{feed_forward}.net.2")
-        block.linear(layers[:1], f"{stream} between, modulated", tokens, width)
-        block.mlp(stream, layers, tokens, EXPANSION * width)
+        self._feed_forward(block, stream, tokens, feed_forward)
         block.factor(f"{stream} fed forward", tokens, width)
+
+    def _feed_forward(self, block: Block, stream: str, tokens: int, name: str) -> None:
+        inner, gated = self.feed_forward.inner, self.feed_forward.gated
+        first, second = (f"{name}.{layer}" for layer in self.feed_forward.layers)
+        block.linear((first,), f"{stream} between, modulated", tokens, self.width)
+        if gated:
+            block.keep(f"{stream} gates and gated", tokens, 2 * inner)
+            block.keep(f"{stream} gates after the function", tokens, inner)
+            block.linear((second,), f"{stream} gated", tokens, inner)
+        else:
+            block.mlp(stream, (first, second), tokens, inner)
 
     def _dual(self, block: Block) -> None:
         tokens = self.step.tokens

@@ -25,7 +25,7 @@ from spotlight.diffusion.families.base import (
     TransformerConfig,
     require_axes,
 )
-from spotlight.diffusion.families.joint_blocks import JointBlocks
+from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
 from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
@@ -174,7 +174,7 @@ class QwenImage(Family):
             text,
             config.width,
             config.num_attention_heads,
-            ("img_mlp", "txt_mlp"),
+            FeedForward.of_diffusers(("img_mlp", "txt_mlp"), config.width),
             native_norm=False,
             copies_output=False,
         )

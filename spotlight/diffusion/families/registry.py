@@ -9,6 +9,7 @@ from typing import Any
 from spotlight.diffusion.checkpoint_files import read_index, wrong
 from spotlight.diffusion.families.base import INDEX, TOKEN_ENCODER, CheckpointFolder, Family
 from spotlight.diffusion.families.flux import Flux
+from spotlight.diffusion.families.flux2 import Flux2Klein
 from spotlight.diffusion.families.krea2 import Krea2
 from spotlight.diffusion.families.qwen_image import QwenImage
 from spotlight.diffusion.families.qwen_image_21 import QwenImage21
@@ -24,6 +25,7 @@ FAMILIES: Mapping[str, Family] = {
         QwenImage21(),
         StableDiffusion3(),
         Flux(),
+        Flux2Klein(),
         Wan(),
         Krea2(),
         QwenImageEdit(),

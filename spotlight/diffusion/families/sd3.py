@@ -18,7 +18,7 @@ from spotlight.diffusion.families.base import (
     TransformerConfig,
     require_equal,
 )
-from spotlight.diffusion.families.joint_blocks import JointBlocks
+from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
 from spotlight.diffusion.families.prompts import (
     CLIP_TOKENS,
     T5,
@@ -170,7 +170,7 @@ class StableDiffusion3(Family):
             text,
             config.width,
             config.num_attention_heads,
-            ("ff", "ff_context"),
+            FeedForward.of_diffusers(("ff", "ff_context"), config.width),
             native_norm=False,
             copies_output=True,
         )

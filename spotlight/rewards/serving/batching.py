@@ -150,7 +150,7 @@ class Batcher:
             problem = f"the scorer gave {len(rewards)} rewards for {len(batch)} images"
         except ScoringError as error:
             problem = plain(error)
-        except Exception as error:  # a scorer is foreign code: whatever it raises costs its images
+        except (Exception, SystemExit) as error:  # of foreign code: it costs its images
             problem = error_text(error)
         if len(batch) == 1:
             return [Outcome(None, problem)]

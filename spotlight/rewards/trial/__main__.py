@@ -17,7 +17,7 @@ from rich.text import Text
 from spotlight.assets import read_prompt_lines
 from spotlight.errors import JobError, UserError
 from spotlight.process_start import standard_streams
-from spotlight.rewards.trial.pairing import paired
+from spotlight.rewards.trial.pairing import paired, require_groups
 from spotlight.rewards.trial.settings import TrialSettings
 from spotlight.rewards.trial.trying import Picture, Tried, image_names, read_pictures, try_scorer
 
@@ -29,7 +29,10 @@ def try_rewards(settings: TrialSettings) -> bool:
         lines = read_prompt_lines(settings.prompts)
     except JobError as error:
         raise UserError(f"--prompts: {error.problem}") from error
-    groups = read_pictures(folder, paired(image_names(folder), lines, settings.each))
+    of = paired(image_names(folder), lines, settings.each)
+    for reward in settings.rewards:
+        require_groups(reward, of)
+    groups = read_pictures(folder, of)
     tried = [try_scorer(reward, groups, settings.permissions) for reward in settings.rewards]
     if settings.as_json:
         sys.stdout.write(f"{msgspec.json.encode(tried).decode()}\n")

@@ -13,6 +13,7 @@ import msgspec
 
 from spotlight.errors import UserError
 from spotlight.files import Lines
+from spotlight.jobs import RewardSpec
 from spotlight.types import Prompt
 
 _FIELD = "images"
@@ -49,6 +50,16 @@ def paired(names: Sequence[str], lines: Lines[Prompt], each: int) -> list[Prompt
         PromptImages(prompt, tuple(names[first : first + each]))
         for prompt, first in zip(lines.items, range(0, len(names), each), strict=False)
     ]
+
+
+def require_groups(reward: RewardSpec, of: Sequence[PromptImages]) -> None:
+    """Raise the `UserError` of a prompt with one image where images of a prompt are compared."""
+    lone = next((each.names[0] for each in of if len(each.names) < 2), None)
+    if reward.groupwise and lone is not None:
+        raise UserError(
+            f"--images: `{reward.name}` compares the images of a prompt, but that of {lone} has no"
+            " other one; give each prompt two or more"
+        )
 
 
 def _named(names: Sequence[str], lines: Lines[Prompt], index: int) -> PromptImages:

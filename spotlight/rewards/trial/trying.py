@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 
 from spotlight.errors import JobError, ScoringError, UserError
-from spotlight.files import MEBIBYTE
+from spotlight.files import MEBIBYTE, read_bytes
 from spotlight.jobs import RewardSpec
 from spotlight.permissions import Permissions
+from spotlight.pictures import read_picture
 from spotlight.rewards.base import build_scorer
-from spotlight.rewards.pictures import read_picture
 from spotlight.rewards.trial.pairing import PromptImages
 from spotlight.rewards.validity import score_with
 from spotlight.text import error_text
@@ -27,6 +27,8 @@ from spotlight.types import Prompt
 
 FORMATS = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg", ".webp": "webp"}
 """Formats of image files, by the ends of their names."""
+_LARGEST_FILE = 256 * MEBIBYTE
+"""Bytes; the largest image has fewer in every format."""
 _BATCH = 8
 """Most images in a call of a scorer that looks at one at a time."""
 
@@ -79,9 +81,8 @@ def read_pictures(folder: Path, of: Iterable[PromptImages]) -> list[list[Picture
 def _picture(folder: Path, name: str, prompt: Prompt) -> Picture:
     path = folder / name
     try:
-        image = read_picture(path.read_bytes(), [FORMATS[path.suffix.lower()]])
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+        data = read_bytes(path, most=_LARGEST_FILE)
+        image = read_picture(data, [FORMATS[path.suffix.lower()]])
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
     return Picture(name, image, prompt)
@@ -91,6 +92,7 @@ def try_scorer(
     reward: RewardSpec, groups: Sequence[Sequence[Picture]], permissions: Permissions
 ) -> Tried:
     """Make a scorer, and score the pictures of each prompt."""
+    _forget_accelerator_peak()
     before, began = _host_mb(), time.perf_counter()
     built = began
     try:
@@ -146,8 +148,18 @@ def _host_mb() -> float:
 
 
 def _accelerator_mb() -> float:
-    """Nothing where no scorer has loaded torch, or there is no accelerator."""
+    cuda = _cuda()
+    return 0.0 if cuda is None else float(cuda.max_memory_allocated()) / MEBIBYTE
+
+
+def _forget_accelerator_peak() -> None:
+    """What an earlier scorer took is not this one's."""
+    cuda = _cuda()
+    if cuda is not None:
+        cuda.reset_peak_memory_stats()
+
+
+def _cuda() -> Any:
+    """None where no scorer has loaded torch, or there is no accelerator."""
     torch: Any = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return 0.0
-    return float(torch.cuda.max_memory_allocated()) / MEBIBYTE
+    return torch.cuda if torch is not None and torch.cuda.is_available() else None

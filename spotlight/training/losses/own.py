@@ -166,7 +166,7 @@ def own_class(name: str, target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
-    except Exception as error:  # whatever a module raises while it is imported
+    except (Exception, SystemExit) as error:  # whatever a module raises while it is imported
         raise JobError(
             "training.loss",
             f"`{name}` cannot be imported where the trainer runs: {error_text(error)}; install its"

@@ -14,6 +14,7 @@ FAMILIES = (
     "qwen-image-2.1",
     "sd3",
     "flux",
+    "flux2-klein",
     "wan",
     "krea2",
     "z-image",

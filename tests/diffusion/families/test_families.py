@@ -182,7 +182,7 @@ def test_an_image_model_has_no_frames(load: Load) -> None:
         load("sd3").latent_shape(*SIZE, 5)
 
 
-@pytest.mark.parametrize("name", ["sd3", "flux", "wan"])
+@pytest.mark.parametrize("name", ["sd3", "flux", "flux2-klein", "wan"])
 def test_a_prompt_that_the_encoder_cannot_read_is_refused(load: Load, name: str) -> None:
     model = load(name)
     assert isinstance(model, FlowModel)

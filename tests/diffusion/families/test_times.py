@@ -36,7 +36,7 @@ def told_times(transformer: Any) -> Iterator[list[torch.Tensor]]:
         handle.remove()
 
 
-@pytest.mark.parametrize("family", ["qwen-image", "qwen-image-2.1", "sd3", "flux"])
+@pytest.mark.parametrize("family", ["qwen-image", "qwen-image-2.1", "sd3", "flux", "flux2-klein"])
 def test_times_are_rounded_as_the_pipeline_rounds_them(
     checkpoint_of: Callable[[str], Path], family: str
 ) -> None:
@@ -46,7 +46,7 @@ def test_times_are_rounded_as_the_pipeline_rounds_them(
     scale = {manner.scale: manner.unguided}
     with told_times(pipeline.transformer) as expected:
         pipeline(
-            "a cat",
+            prompt="a cat",
             height=HEIGHT,
             width=WIDTH,
             num_inference_steps=STEPS,

@@ -198,3 +198,58 @@ def test_whatever_happens_each_group_is_scored_as_a_whole_and_once(seed: int) ->
             held = [one for one in open_grants.values() if one.worker == name]
             rig.report(name, *held, batch=rng.randint(1, 5))
     assert set(rig.finished()) == {one.id for one in wanted}
+
+
+def serve(rig: Rig, grant: GrantLease) -> None:
+    """Its worker does as workers do: whoever has a whole group, or has it denoised, scores."""
+    seeds = {(one.group, one.seed) for one in grant.requests}
+    first = grant.requests[0]
+    is_whole = seeds == {(first.group, seed) for seed in first.scored_with}
+    if is_whole or set(steps(grant)) == {STEPS}:
+        rig.complete(grant)
+    else:
+        denoise(rig, grant)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_fails_or_is_unwanted_and_whoever_restarts_every_group_comes_to_an_end(
+    seed: int,
+) -> None:
+    rng = random.Random(seed)
+    rig = Rig()
+    for name in "abc":
+        rig.add(name, batch=rng.randint(1, 5))
+    wanted = [one for number in range(4) for one in group(rng.randint(2, 7), number)]
+    rig.submit(*wanted)
+    known: dict[int, GrantLease] = {}
+    served: list[GrantLease] = []
+    for _ in range(600):
+        known |= {grant.lease: grant for grant in rig.grants()}
+        held = [known[lease.number] for lease in rig.table.leases()]
+        if not held:
+            break
+        grant = rng.choice(held)
+        match rng.randrange(12):
+            case 0:
+                rig.restart()
+                for name in "abc":
+                    rig.join(name, rig.epochs[name])
+                rig.submit(*wanted)
+            case 1:
+                rig.fail(grant, what="scoring")
+            case 2:
+                rig.fail(grant, what="commits")
+            case 3:
+                rig.fail(grant, *rng.sample(ids(grant), rng.randint(0, len(ids(grant)))))
+            case 4:
+                unwanted, wanted = wanted[:2], wanted[2:]
+                rig.carry_out(rig.table.release(ids(unwanted), rig.now))
+            case 5 if served:
+                serve(rig, rng.choice(served))
+            case _:
+                serve(rig, grant)
+                served.append(grant)
+        held = [known[lease.number] for lease in rig.table.leases() if lease.number in known]
+        for name in "abc":
+            rig.report(name, *[one for one in held if one.worker == name], batch=rng.randint(1, 5))
+    assert rig.table.open("rollout") == 0

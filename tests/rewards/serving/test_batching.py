@@ -161,10 +161,15 @@ def broken(rewards: list[float]) -> list[float]:
     raise RuntimeError("out of memory")
 
 
+def leaving(rewards: list[float]) -> list[float]:
+    raise SystemExit(3)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
         (broken, "RuntimeError: out of memory"),
+        (leaving, "SystemExit: 3"),
         (lambda rewards: [float("nan")], "the scorer gave nan"),
         (lambda rewards: [float("inf")], "the scorer gave inf"),
         (lambda rewards: [1.0, 2.0], "the scorer gave 2 rewards for 1 images"),

@@ -6,7 +6,8 @@ import pytest
 
 from spotlight.errors import UserError
 from spotlight.files import Lines
-from spotlight.rewards.trial.pairing import PromptImages, paired
+from spotlight.jobs import RewardSpec
+from spotlight.rewards.trial.pairing import PromptImages, paired, require_groups
 from spotlight.types import Prompt
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
@@ -49,3 +50,12 @@ def test_images_that_cannot_be_shared_out_are_refused(prompts: int, each: int) -
 def test_images_that_are_not_there_are_refused_with_the_line(images: object, problem: str) -> None:
     with pytest.raises(UserError, match=f"prompts.jsonl, line 1: `images`.*{problem}"):
         paired(NAMES, lines(Prompt("one", {"images": images})), each=0)
+
+
+def test_one_image_of_a_prompt_is_not_enough_to_compare() -> None:
+    compares = RewardSpec(kind="python", python="own:compare", groupwise=True)
+    of = [PromptImages(Prompt("one"), ("a.png", "b.png")), PromptImages(Prompt("two"), ("c.png",))]
+    with pytest.raises(UserError, match=r"`python` compares .* that of c\.png has no other one"):
+        require_groups(compares, of)
+    require_groups(compares, of[:1])
+    require_groups(RewardSpec(), of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -116,5 +117,11 @@ def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
 
 def test_a_damaged_image_is_refused_by_its_path(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"none")
-    with pytest.raises(UserError, match=r"a\.png: is not a png file that can be read"):
+    with pytest.raises(UserError, match=r"a\.png: is not a png file$"):
+        read_pictures(tmp_path, [PromptImages(Prompt("x"), ("a.png",))])
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.png")
+    with pytest.raises(UserError, match=r"a\.png is a named pipe"):
         read_pictures(tmp_path, [PromptImages(Prompt("x"), ("a.png",))])

@@ -5,15 +5,17 @@ from __future__ import annotations
 import random
 
 import pytest
+from market_kit import job
 
 from benchmarks.exploration.cases import PROFILES, Case
+from spotlight.errors import JobError
 from spotlight_simulation.market.batch_model import (
     Market,
     Pace,
     Recovery,
     System,
     course,
-    exploring_paces,
+    job_paces,
     unrolled,
 )
 from spotlight_simulation.market.schedule import Prices, Schedule, Stay
@@ -175,16 +177,47 @@ def test_a_repeated_schedule_has_the_nodes_of_the_first_round_in_every_round(
 def test_previews_are_as_many_as_the_test_bed_of_four_nodes_makes() -> None:
     profile = load_profile(PROFILES["sol-rl-split"])
     for task, seen in (("ocr", 4.0), ("compositional", 2.7)):
-        paces = exploring_paces(Case(task=task, rival="spotlight", seed=11).job(), profile, nodes=4)
+        paces = job_paces(Case(task=task, rival="spotlight", seed=11).job(), profile, nodes=4)
         assert paces[4].previews == pytest.approx(seen, rel=0.03)
         assert paces[4].iteration_s == pytest.approx(40.6, rel=0.03)
 
 
 def test_without_spot_nodes_samples_are_rolled_out_on_the_reserved_ones() -> None:
-    paces = exploring_paces(
+    paces = job_paces(
         Case(task="ocr", rival="spotlight", seed=11).job(),
         load_profile(PROFILES["sol-rl-split"]),
         nodes=1,
     )
     assert paces[0].iteration_s == pytest.approx(66.3, rel=0.03)
     assert paces[0].previews == 0
+
+
+def test_a_job_that_does_not_train_on_previews_rolls_out_on_all_gpus() -> None:
+    profile = load_profile(PROFILES["sol-rl-split"])
+    trains_on_them, rolls_out, never_explores = (
+        job_paces(job(exploration={"mode": mode, "reuse": reuse}), profile, nodes=4)
+        for mode, reuse in (("uniform", True), ("uniform", False), ("none", False))
+    )
+    assert rolls_out[4].previews == trains_on_them[4].previews > 1
+    assert never_explores[4].previews == 0
+    assert never_explores[4].iteration_s == rolls_out[4].iteration_s
+    assert trains_on_them[4].iteration_s < rolls_out[4].iteration_s < rolls_out[0].iteration_s
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"exploration": {"budget": "fixed"}}, "exploration.budget"),
+        (
+            {"exploration": {"finish": "previous", "reuse": False, "preview_steps": 2}},
+            "exploration.finish",
+        ),
+        ({"training": {"slices": 4}}, "training.slices"),
+    ],
+    ids=["fixed", "finished", "slices"],
+)
+def test_a_job_that_the_formulas_are_not_of_is_refused(
+    changes: dict[str, dict[str, object]], field: str
+) -> None:
+    with pytest.raises(JobError, match=f"^{field}: .*--depth actors"):
+        job_paces(job(**changes), load_profile(PROFILES["sol-rl-split"]), nodes=4)

@@ -94,6 +94,11 @@ def test_a_hole_is_refused_or_left_out() -> None:
     assert figures(*ZONED, "--skip-holes")["hours"] == pytest.approx(350.67, abs=0.01)
 
 
+def test_it_is_said_that_holes_are_left_out() -> None:
+    (remark,) = figures(*ZONED, "--skip-holes")["remarks"]
+    assert remark.endswith("stretches without data are left out")
+
+
 def test_prices_of_a_job_in_another_currency_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "prices.yaml"
     file.write_text("{reserved: 3, spot: 1, currency: EUR}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def test_events_of_nodes_tell_how_long_each_stayed(tmp_path: Path) -> None:
     assert trace.lives == ((0.0, 3.0, True), (1.0, 4.0, False), (4.0, 4.0, False))
     assert trace.counts == ((0.0, 1), (1.0, 2), (3.0, 1), (4.0, 2))
     assert (trace.seconds, trace.places, trace.is_held) == (4.0, 2, True)
+
+
+def test_a_node_that_comes_and_goes_at_one_moment_is_none(tmp_path: Path) -> None:
+    text = "0,add,a\n5000,add,b\n5000,remove,b\n9000,remove,a\n"
+    trace = read_trace(written(tmp_path, text))
+    assert trace.lives == ((0.0, 9.0, True),)
+    (stay,) = trace.schedule(pool=1, generator=random.Random(0)).stays
+    assert (stay.from_s, stay.until_s) == (0.0, 9.0)
 
 
 def test_events_in_json_lines_end_with_the_time_of_the_last(tmp_path: Path) -> None:
@@ -103,12 +112,13 @@ def test_a_table_of_zones_has_the_places_of_all_and_the_holes_between_late_rows(
         ('[0, "add"]\n', "line 1: is no event"),
         ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "is no list of ticks"),
         ('{"metadata": {"gap_seconds": 60}, "data": [-1]}', "is no list of ticks"),
+        ('{"metadata": {"gap_seconds": 60}, "data": [null, null]}', "has no data, only holes"),
         (f"{DATED.format(4, 2)}2025-01-01, 09:00:00, 1\n", "line 4: the clock goes back"),
         ("2025-13-01, 09:00:00, 1\n", "line 1: `2025-13-01T09:00:00` is no date"),
         (ZONES, "has several zones; choose one of a, b"),
         (ZONES.replace("00:20:00", "00:05:00"), "has several zones"),
     ],
-    ids=range(18),
+    ids=range(19),
 )
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError) as refused:

@@ -183,6 +183,7 @@ def test_an_own_loss_that_does_not_fit_the_sampler_is_one_line() -> None:
         ("no_such_module:Loss", "cannot be imported where the trainer runs: ModuleNotFoundError"),
         ("my_losses:Misspelt", "my_losses has no class `Misspelt`"),
         ("broken:Loss", "SyntaxError"),
+        ("leaves:Loss", "cannot be imported where the trainer runs: SystemExit: 3"),
         ("raises:Loss", "cannot be made: KeyError: 'option'"),
         ("bare:Loss", "has no `samplers`"),
         ("taken:Loss", "has a metric `samples`, which every run has"),
@@ -193,6 +194,7 @@ def test_an_own_loss_that_does_not_fit_the_sampler_is_one_line() -> None:
 @pytest.mark.usefixtures("documented")
 def test_a_loss_that_cannot_be_loaded_is_one_line(modules, loss: str, words: str) -> None:
     modules("broken", "class Loss(:\n")
+    modules("leaves", "raise SystemExit(3)")
     modules("raises", "class Loss:\n    def __init__(self, setup):\n        {}['option']\n")
     modules("bare", "class Loss:\n    def __init__(self, setup):\n        pass\n")
     modules("taken", "from my_losses import *\nclass Loss(RewardWeighted): metrics = ('samples',)")

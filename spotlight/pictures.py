@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 LARGEST_IMAGE = 4096 * 4096
 """Pixels; a small file may unfold to far more."""
@@ -38,9 +38,10 @@ def read_picture(data: bytes, formats: Sequence[str]) -> np.ndarray:
                     " bits"
                 )
             return np.asarray(_opaque(ImageOps.exif_transpose(_eight_bits(file))))
-    except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # of a damaged file
-        names = " or ".join(formats)
-        raise ValueError(f"is not a {names} file that can be read ({error})") from error
+    except UnidentifiedImageError as error:
+        raise ValueError(f"is not a {' or '.join(formats)} file") from error
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(f"is a damaged {' or '.join(formats)} file ({error})") from error
 
 
 def _eight_bits(file: Image.Image) -> Image.Image:
