@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
+from safetensors.numpy import save_file
 
 from spotlight.cli.plan import amount, plan_lines
 from spotlight.jobs import job_from_data
@@ -133,7 +135,7 @@ def test_the_plan_says_the_budget() -> None:
 
 
 def test_the_plan_says_where_each_scorer_computes(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    save_file({"a": np.zeros(1_000, np.float32)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text("{}")
     rewards: list[dict[str, Any]] = [
         {},
@@ -142,4 +144,4 @@ def test_the_plan_says_where_each_scorer_computes(tmp_path: Path) -> None:
     ]
     said = _words(rewards=rewards)
     assert "ocr in every worker on the CPU; taste on 127.0.0.1:8200; " in said
-    assert "; pickscore in every worker on the CPU, 0 B" in said
+    assert "; pickscore in every worker on the CPU, 4.00 kB" in said
