@@ -36,7 +36,10 @@ class Inherits(Without): ...
 class Short:
     def score(self, images): ...
 
-def function(images, prompts): ...
+def function(images): ...
+
+def brightness(images, prompts):
+    return [image.mean() / 255 for image in images]
 
 class Loss:
     def terms(self, batch, samples, keys): ...
@@ -69,7 +72,7 @@ def _refusal(name: str, problem: str) -> Check:
 
 
 for _name, (_class, _problem) in {
-    "a function for a scorer": ("function", "is a function, not a class with the method `score`"),
+    "a function that takes no prompts": ("function", "must take 2 arguments"),
     "a class without score": ("Without", "has no method `score`"),
     "a class that inherits no score": ("Inherits", "has no method `score`"),
     "a score that takes no prompts": ("Short", "must take 2 arguments"),
@@ -78,9 +81,10 @@ for _name, (_class, _problem) in {
     case(_name, quick=_class == "function")(_refusal(_class, _problem))
 
 
-@case("a scorer that is as it should be")
+@case("a scorer that is as it should be, a class or a function")
 def _good(folder: Path) -> None:
-    _planned(folder, _named("Good")).says(0)
+    for name in ("Good", "brightness"):
+        _planned(folder, _named(name)).says(0)
 
 
 @case("a loss without evaluate")
