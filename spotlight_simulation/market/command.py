@@ -16,6 +16,7 @@ from rich.table import Table
 
 from spotlight.errors import JobError, UserError
 from spotlight.jobs import JobSpec
+from spotlight.report.formatting import count
 from spotlight_simulation.market.batch_model import unrolled
 from spotlight_simulation.market.outcome import Outcome
 from spotlight_simulation.market.price_tables import read_prices
@@ -142,7 +143,7 @@ def _print(outcome: Outcome, trace: Trace, prices: Prices, took_s: float) -> Non
 def _rows(outcome: Outcome, trace: Trace, prices: Prices) -> list[tuple[str, str]]:
     done = "all of the job" if outcome.is_finished else "until the end of the stretch"
     shares = [
-        (f"time with {nodes} spot nodes", f"{share:.1%}")
+        (f"time with {count(nodes, 'spot node')}", f"{share:.1%}")
         for nodes, share in enumerate(outcome.nodes_share)
     ]
     up = [] if trace.is_ever_up else [("spot nodes", "never")]
