@@ -513,6 +513,12 @@ def test_training_waits_where_prompt_groups_would_not_be_whole() -> None:
     assert plan_spot_time(work).waited_for == 1
 
 
+def test_training_does_not_wait_for_previews_that_are_no_samples_and_gain_nothing() -> None:
+    rolls_out = replace(with_links(None), samples_from="regenerated", finish_s=50.0)
+    work = replace(rolls_out, gain=lambda previews: 1.0, preview_s=50.0)
+    assert plan_spot_time(work).waited_for == 0
+
+
 # --- words and bad input ---
 
 
