@@ -26,6 +26,7 @@ from benchmarks.exploration.clocks import (
     denoised_at,
     elastic,
     in_turn,
+    in_turn_with_previous_weights,
     spot_waits,
     work_of,
 )
@@ -57,6 +58,7 @@ NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
 """A schedule for those whom none concerns."""
 
 SPOTLIGHT = "spotlight"
+ALL_ON_SPOT = "spotlight-on-spot-alone"
 RESERVED = "reserved"
 
 
@@ -203,8 +205,10 @@ def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
         for name in ("reserved", "rollouts", "pipelined", "data-parallel")
     }
     learned["published"] = kept.of(Case(task=kept.task, rival="published", seed=0))
+    chosen, paces = kept.of(Case(task=kept.task, rival=OURS, seed=0)), kept.paces(nodes)
     every = [
-        *_ours(kept.of(Case(task=kept.task, rival=OURS, seed=0)), kept.paces(nodes)),
+        *_ours(chosen, paces),
+        *_all_choose(chosen, paces),
         _without_exploration(learned["pipelined"], nodes),
         *_on_demand(learned, nodes),
         *_rollouts_on_spot(learned["rollouts"], learned["pipelined"], nodes),
@@ -217,8 +221,13 @@ def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
     """Spotlight, and the same without one of its techniques."""
     preview_s = learned.work.denoise_s
     on_demand = RESERVED_GPUS + (len(paces) - 1) * GPUS_OF_SPOT_NODE
+
+    def all_on_spot(schedule: Schedule) -> System:
+        return rivals.trainers_on_spot(ALL_ON_SPOT, _less_trainers(paces), schedule)
+
     for title, system in (
         ("Spotlight", rivals.elastic(SPOTLIGHT, RESERVED_GPUS, paces)),
+        ("Spotlight on the spot nodes alone (by formula)", all_on_spot),
         (
             "Spotlight without elastic SP groups",
             rivals.without_elastic_groups("no-elastic-groups", RESERVED_GPUS, paces),
@@ -229,13 +238,37 @@ def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
         ),
         (
             "Spotlight whose spot GPUs train, too (by formula)",
-            rivals.elastic("training-spot", RESERVED_GPUS, _training_paces(learned.work, paces)),
+            rivals.elastic(
+                "training-spot",
+                RESERVED_GPUS,
+                [*paces[:1], *_chosen_paces(elastic, learned.work, paces, RESERVED_GPUS)[1:]],
+            ),
         ),
         (
             "Spotlight, all on demand",
             rivals.on_demand("spotlight-on-demand", on_demand, paces[-1]),
         ),
     ):
+        yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
+
+
+def _less_trainers(paces: Sequence[Pace]) -> list[Pace]:
+    """Where the first nodes train: with too few of them nobody does, and the others explore."""
+    trainers = RESERVED_GPUS // GPUS_OF_SPOT_NODE
+    return ([Pace(math.inf)] * trainers + list(paces))[: len(paces)]
+
+
+def _all_choose(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
+    """All GPUs train as one group, and then make previews with the weights from before, on
+    Spotlight's samples; no program does that, so it is a formula. The states of training are in
+    memory."""
+    for name, title, reserved in (
+        ("all-choose-on-spot", "all train and choose, on reserved and spot", RESERVED_GPUS),
+        ("all-choose-on-spot-alone", "all train and choose, on the spot nodes alone", 0),
+    ):
+        own = _chosen_paces(in_turn_with_previous_weights, learned.work, paces, reserved)
+        system = rivals.from_memory(name, reserved, own, iteration_s=own[-1].iteration_s)
+        title += " (by formula)"
         yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
 
 
@@ -337,17 +370,18 @@ def _paces(clock: Clock, work: Work, nodes: int, *, reserved: int = RESERVED_GPU
     return [Pace(clock(work, fleet) if fleet.gpus else math.inf) for fleet in fleets]
 
 
-def _training_paces(work: Work, paces: Sequence[Pace]) -> list[Pace]:
-    """With as many previews as a pool of some smaller number of nodes makes, whichever is best,
-    while the others compute gradients."""
+def _chosen_paces(clock: Clock, work: Work, paces: Sequence[Pace], reserved: int) -> list[Pace]:
+    """Of another clock, with no spot node up to as many as Spotlight has paces of: with as many
+    previews as there are with some number of nodes, whichever is best."""
     samples = work.rows * work.updates // _ROWS_OF_A_SAMPLE
-    found = list(paces[:1])
-    for nodes in range(1, len(paces)):
-        fleet = Fleet(RESERVED_GPUS, nodes * GPUS_OF_SPOT_NODE)
-        choices = [paces[nodes]]
-        for pace in paces[1 : nodes + 1]:
+    found = []
+    for nodes, usual in enumerate(paces):
+        fleet = Fleet(reserved, nodes * GPUS_OF_SPOT_NODE)
+        choices = [usual] if clock is elastic else []
+        for pace in paces:
             has = msgspec.structs.replace(work, denoised=pace.previews * samples)
-            choices.append(Pace(elastic(has, fleet), pace.worth, pace.previews))
+            seconds = clock(has, fleet) if fleet.gpus else math.inf
+            choices.append(Pace(seconds, pace.worth, pace.previews))
         found.append(max(choices, key=lambda pace: pace.rate))
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.exploration.rivals import RESERVED_GPUS
 from benchmarks.exploration.tables import Figures, Table
 from benchmarks.markets.comparison import HEADLINES, JOB_H, ON_SPOT, SHARES
-from benchmarks.markets.entrants import RESERVED, SPOTLIGHT, TASKS
+from benchmarks.markets.entrants import ALL_ON_SPOT, RESERVED, SPOTLIGHT, TASKS
 from benchmarks.markets.places import PAPER, PRICES
 from spotlight_simulation.market.rivals import COSTS
 
@@ -51,9 +51,10 @@ def _markets(figures: Figures, nodes: str) -> Iterable[Sequence[str]]:
         "data-parallel on demand, cost",
         "the best data-parallel on spot, hours",
         "the same, cost",
-        "spot alone, cost",
+        "data-parallel on spot alone, cost",
+        "Spotlight on spot alone, cost",
     )
-    yield ("---",) * 9
+    yield ("---",) * 10
     markets: Mapping[str, Any] = figures[f"markets[{nodes}]"]
     for market, row in sorted(markets.items(), key=lambda item: _saved(item[1])):
         hours, cost = row["hours"], row["cost"][PAPER.name]
@@ -68,6 +69,7 @@ def _markets(figures: Figures, nodes: str) -> Iterable[Sequence[str]]:
             _ratio(_least(hours), ours),
             _ratio(_least(cost), cheap),
             _ratio(cost["torchft-on-spot-alone"], cheap),
+            _ratio(cost[ALL_ON_SPOT], cheap),
         )
 
 

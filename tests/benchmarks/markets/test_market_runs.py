@@ -10,7 +10,15 @@ from pathlib import Path
 import pytest
 
 from benchmarks.exploration.kept_runs import RUNS
-from benchmarks.markets.entrants import POOLS, TASKS, Kept, entrants
+from benchmarks.markets.entrants import (
+    ALL_ON_SPOT,
+    NO_MARKET,
+    POOLS,
+    SPOTLIGHT,
+    TASKS,
+    Kept,
+    entrants,
+)
 from benchmarks.markets.places import SHARED, places
 from benchmarks.markets.real_runs import TIMES, absences_of, compressed
 from spotlight.errors import UserError
@@ -46,6 +54,24 @@ def test_nobody_is_away_twice_at_the_same_time() -> None:
 def test_all_that_the_comparison_reads_is_kept(task: str, nodes: int) -> None:
     found = entrants(Kept(RUNS, task), nodes)
     assert {"spotlight", "reserved", "torchrun-on-spot", "published-on-demand"} <= found.keys()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_spotlight_on_spot_nodes_alone_trains_as_on_reserved_ones_once_so_many_are_there(
+    task: str,
+) -> None:
+    found = entrants(Kept(RUNS, task), 4)
+    usual, alone = (found[name].system(NO_MARKET).paces for name in (SPOTLIGHT, ALL_ON_SPOT))
+    assert [pace.rate for pace in alone[:2]] == [0.0, 0.0]
+    assert alone[2:] == usual[:3]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_that_train_and_choose_are_faster_with_every_node(task: str) -> None:
+    paces = entrants(Kept(RUNS, task), 4)["all-choose-on-spot-alone"].system(NO_MARKET).paces
+    rates = [pace.rate for pace in paces]
+    assert rates[0] == 0.0
+    assert all(fewer < more for fewer, more in pairwise(rates))
 
 
 def test_a_pool_without_runs_says_how_to_make_them(tmp_path: Path) -> None:
