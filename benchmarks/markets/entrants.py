@@ -51,7 +51,7 @@ POOLS = (4, 8)
 MEASURED_NODES = (0, 1, 2, 4, 8)
 """The numbers of spot nodes that there may be runs of Spotlight with."""
 _NODES_OF_TESTBED = 4
-_NEVER = 2.0
+NEVER = 2.0
 """A run of Spotlight that never arrives counts as one that takes twice its iterations."""
 
 NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
@@ -97,7 +97,7 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
     def iterations(self, seed: int) -> float:
         """How many it takes to the target; at least so many where a rival never arrived."""
         at = self.learned.iterations[seed]
-        return at.seconds * (_NEVER if self.is_ours and not at.arrived else 1.0)
+        return at.seconds * (NEVER if self.is_ours and not at.arrived else 1.0)
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -152,7 +152,7 @@ class Kept:
             levels = self.levels(seed)
             curve = [(float(version), score) for _, version, score in run["validation"]]
             iterations[seed] = arrival(curve, levels[LEVELS[-1]])
-            ways[seed] = _way(curve, levels)
+            ways[seed] = way(curve, levels)
         made = fmean(map(previews, runs.values()))
         job = msgspec.structs.replace(case, seed=min(runs)).job()
         return Learned(work_of(job, self._profile, made), iterations, ways)
@@ -194,7 +194,7 @@ class Kept:
         """How many iterations a run of Spotlight takes to the target."""
         curve = [(float(version), score) for _, version, score in run["validation"]]
         at = arrival(curve, self.levels(seed)[LEVELS[-1]])
-        return at.seconds * (1.0 if at.arrived else _NEVER)
+        return at.seconds * (1.0 if at.arrived else NEVER)
 
 
 def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
@@ -404,9 +404,10 @@ def between(measured: Mapping[int, Pace], nodes: int) -> Pace:
     )
 
 
-def _way(curve: Curve, levels: Mapping[int, float]) -> Curve:
-    """The levels are a quarter, half and so on of the way of the reference, so that any two of them
-    give the score of its beginning."""
+def way(curve: Curve, levels: Mapping[int, float]) -> Curve:
+    """The share of the way to the target, smoothed, by what the curve is over. The levels are a
+    quarter, half and so on of the way of the reference, so that any two of them give the score of
+    its beginning."""
     lowest, target = levels[LEVELS[0]], levels[LEVELS[-1]]
     first = lowest - (target - lowest) * LEVELS[0] / (LEVELS[-1] - LEVELS[0])
     return smoothed([(at, (score - first) / (target - first)) for at, score in curve])
