@@ -247,7 +247,7 @@ class Replay:
             for task in self._tasks:
                 found[f"{name}[{task}]"] = self._estimate(rivals, measure, nodes, [task])
         for nodes in sorted({nodes for _, nodes in self._fields}):
-            found[f"rivals[{nodes}]"] = self._rivals(nodes)
+            found[f"rivals[{nodes}]"] = self.over_ours(nodes)
             found[f"markets[{nodes}]"] = self._markets(nodes)
             for task in self._tasks:
                 found[f"ways[{task}, {nodes}]"] = self._ways(task, nodes)
@@ -276,7 +276,7 @@ class Replay:
             self._held(nodes),
         )
 
-    def _rivals(self, nodes: int) -> dict[str, Any]:
+    def over_ours(self, nodes: int) -> dict[str, Any]:
         """By entrant, over Spotlight: hours, and cost by price table, on the held markets."""
         found = {}
         for name, one in self._fields[self._tasks[0], nodes].everybody.items():

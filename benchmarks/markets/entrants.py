@@ -10,7 +10,6 @@ straight lines between these. The target and what counts as having arrived are t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -19,7 +18,6 @@ import msgspec
 
 from benchmarks.exploration.cases import FIRST_SEED, PROFILES, SOL_RL_SPLIT, Case
 from benchmarks.exploration.clocks import (
-    Clock,
     Fleet,
     Work,
     beside,
@@ -36,6 +34,7 @@ from benchmarks.exploration.ratios import Arrival, arrival
 from benchmarks.exploration.rivals import OURS, RESERVED_GPUS
 from benchmarks.exploration.settings import GPUS_OF_SPOT_NODE
 from benchmarks.exploration.testbed_runs import VirtualRuns, curve_of
+from benchmarks.markets.paces import best_paces, between, faster, fleets, less_trainers, timed
 from benchmarks.markets.real_runs import MarketRun, MarketRuns
 from benchmarks.time_to_target import LEVELS, Curve, milestones, smoothed
 from spotlight.errors import UserError
@@ -110,11 +109,12 @@ class Measured(msgspec.Struct, frozen=True):
 class Kept:
     """All that was learned on a task, read from the runs that are kept."""
 
-    def __init__(self, folder: Path, task: str) -> None:
+    def __init__(self, folder: Path, task: str, split: str = SOL_RL_SPLIT) -> None:
+        """`split` is the name of the profile by which runs are timed again."""
         self._runs = VirtualRuns(folder, quick=False)
         self._market_runs = MarketRuns(folder)
         self.task = task
-        self._profile = load_profile(PROFILES[SOL_RL_SPLIT])
+        self._profile = load_profile(PROFILES[split])
         self.samples = Case(task=task, rival=OURS, seed=FIRST_SEED).job().samples_per_iteration
         """How many samples Spotlight trains on in an iteration."""
 
@@ -190,6 +190,12 @@ class Kept:
                 )
         return [between(measured, count) for count in range(nodes + 1)]
 
+    def paces_by_formula(self, work: Work, nodes: int) -> list[Pace]:
+        """The same on the split of the profile: with as many previews of those that runs had as are
+        best, which training waits for where they are not made beside it."""
+        measured = [one.pace for one in self.measured().values()]
+        return best_paces(beside, work, measured, fleets(nodes))
+
     def late(self, run: Run, seed: int) -> float:
         """How many iterations a run of Spotlight takes to the target."""
         curve = [(float(version), score) for _, version, score in run["validation"]]
@@ -197,15 +203,16 @@ class Kept:
         return at.seconds * (1.0 if at.arrived else NEVER)
 
 
-def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
-    """All that take part where so many spot nodes are asked for, by name, Spotlight first. Raises
-    `UserError`, which says what is missing."""
+def entrants(kept: Kept, nodes: int, *, by_formula: bool = False) -> dict[str, Entrant]:
+    """All that take part where so many spot nodes are asked for, by name, Spotlight first, with its
+    paces as measured or by formula. Raises `UserError`, which says what is missing."""
     learned = {
         name: kept.of(next(iter(LADDER[name].cases(kept.task).values())))
         for name in ("reserved", "rollouts", "pipelined", "data-parallel")
     }
     learned["published"] = kept.of(Case(task=kept.task, rival="published", seed=0))
-    chosen, paces = kept.of(Case(task=kept.task, rival=OURS, seed=0)), kept.paces(nodes)
+    chosen = kept.of(Case(task=kept.task, rival=OURS, seed=0))
+    paces = kept.paces_by_formula(chosen.work, nodes) if by_formula else kept.paces(nodes)
     every = [
         *_ours(chosen, paces),
         *_all_choose(chosen, paces),
@@ -220,10 +227,11 @@ def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
 def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
     """Spotlight, and the same without one of its techniques."""
     preview_s = learned.work.denoise_s
-    on_demand = RESERVED_GPUS + (len(paces) - 1) * GPUS_OF_SPOT_NODE
+    nodes = len(paces) - 1
+    on_demand = RESERVED_GPUS + nodes * GPUS_OF_SPOT_NODE
 
     def all_on_spot(schedule: Schedule) -> System:
-        return rivals.trainers_on_spot(ALL_ON_SPOT, _less_trainers(paces), schedule)
+        return rivals.trainers_on_spot(ALL_ON_SPOT, less_trainers(paces), schedule)
 
     for title, system in (
         ("Spotlight", rivals.elastic(SPOTLIGHT, RESERVED_GPUS, paces)),
@@ -241,7 +249,7 @@ def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
             rivals.elastic(
                 "training-spot",
                 RESERVED_GPUS,
-                [*paces[:1], *_chosen_paces(elastic, learned.work, paces, RESERVED_GPUS)[1:]],
+                faster(paces, best_paces(elastic, learned.work, paces, fleets(nodes))),
             ),
         ),
         (
@@ -252,12 +260,6 @@ def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
         yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
 
 
-def _less_trainers(paces: Sequence[Pace]) -> list[Pace]:
-    """Where the first nodes train: with too few of them nobody does, and the others explore."""
-    trainers = RESERVED_GPUS // GPUS_OF_SPOT_NODE
-    return ([Pace(math.inf)] * trainers + list(paces))[: len(paces)]
-
-
 def _all_choose(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
     """All GPUs train as one group, and then make previews with the weights from before, on
     Spotlight's samples; no program does that, so it is a formula. The states of training are in
@@ -266,7 +268,8 @@ def _all_choose(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
         ("all-choose-on-spot", "all train and choose, on reserved and spot", RESERVED_GPUS),
         ("all-choose-on-spot-alone", "all train and choose, on the spot nodes alone", 0),
     ):
-        own = _chosen_paces(in_turn_with_previous_weights, learned.work, paces, reserved)
+        on = fleets(len(paces) - 1, reserved)
+        own = best_paces(in_turn_with_previous_weights, learned.work, paces, on)
         system = rivals.from_memory(name, reserved, own, iteration_s=own[-1].iteration_s)
         title += " (by formula)"
         yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
@@ -274,8 +277,8 @@ def _all_choose(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
 
 def _without_exploration(behind: Learned, nodes: int) -> Entrant:
     """Spot GPUs roll out one step behind, and lose nothing."""
-    paces = _paces(beside, behind.work, nodes)
-    system = rivals.elastic("no-exploration", RESERVED_GPUS, paces)
+    own = timed(beside, behind.work, fleets(nodes))
+    system = rivals.elastic("no-exploration", RESERVED_GPUS, own)
     return Entrant(title="Spotlight without exploration", learned=behind, with_system=system)
 
 
@@ -310,13 +313,13 @@ def _rollouts_on_spot(waited: Learned, behind: Learned, nodes: int) -> Iterator[
     and stops everybody only if that is too short."""
     spot_gpus = nodes * GPUS_OF_SPOT_NODE
     batch_s = denoised_at(waited.work, [0.0] * (RESERVED_GPUS + spot_gpus))
-    paces = _paces(spot_waits, waited.work, nodes)
+    paces = timed(spot_waits, waited.work, fleets(nodes))
     share = batch_s / paces[-1].iteration_s
     system = rivals.lost_batches(
         "rollouts-on-spot", RESERVED_GPUS, paces, batch_s=batch_s, share=share
     )
     yield Entrant(title="rollouts on spot", learned=waited, with_system=system)
-    paces = _paces(beside, behind.work, nodes)
+    paces = timed(beside, behind.work, fleets(nodes))
     spare_s = paces[-1].iteration_s - 2 * denoised_at(behind.work, [0.0] * spot_gpus)
     system = rivals.lost_batches(
         "pipelined-on-spot",
@@ -332,7 +335,7 @@ def _rollouts_on_spot(waited: Learned, behind: Learned, nodes: int) -> Iterator[
 def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
     """Data-parallel training, with each way to recover."""
     work = together.work
-    paces, alone = (_paces(in_turn, work, nodes, reserved=gpus) for gpus in (RESERVED_GPUS, 0))
+    paces, alone = (timed(in_turn, work, fleets(nodes, gpus)) for gpus in (RESERVED_GPUS, 0))
     spot_gpus = nodes * GPUS_OF_SPOT_NODE
     update_s = work.train_s / work.updates
 
@@ -362,46 +365,6 @@ def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
         ),
     ):
         yield Entrant(title=title, learned=together, with_system=system)
-
-
-def _paces(clock: Clock, work: Work, nodes: int, *, reserved: int = RESERVED_GPUS) -> list[Pace]:
-    """With no spot node up to so many; without any GPU nothing is done."""
-    fleets = [Fleet(reserved, count * GPUS_OF_SPOT_NODE) for count in range(nodes + 1)]
-    return [Pace(clock(work, fleet) if fleet.gpus else math.inf) for fleet in fleets]
-
-
-def _chosen_paces(clock: Clock, work: Work, paces: Sequence[Pace], reserved: int) -> list[Pace]:
-    """Of another clock, with no spot node up to as many as Spotlight has paces of: with as many
-    previews as there are with some number of nodes, whichever is best."""
-    samples = work.rows * work.updates // _ROWS_OF_A_SAMPLE
-    found = []
-    for nodes, usual in enumerate(paces):
-        fleet = Fleet(reserved, nodes * GPUS_OF_SPOT_NODE)
-        choices = [usual] if clock is elastic else []
-        for pace in paces:
-            has = msgspec.structs.replace(work, denoised=pace.previews * samples)
-            seconds = clock(has, fleet) if fleet.gpus else math.inf
-            choices.append(Pace(seconds, pace.worth, pace.previews))
-        found.append(max(choices, key=lambda pace: pace.rate))
-    return found
-
-
-_ROWS_OF_A_SAMPLE = 4
-"""Flow times that a sample is trained at in all jobs of Spotlight here."""
-
-
-def between(measured: Mapping[int, Pace], nodes: int) -> Pace:
-    """On straight lines between those that were measured."""
-    below = max(count for count in measured if count <= nodes)
-    above = min((count for count in measured if count >= nodes), default=below)
-    share = (nodes - below) / (above - below) if above > below else 0.0
-    low, high = measured[below], measured[above]
-    return Pace(
-        *(
-            getattr(low, name) + share * (getattr(high, name) - getattr(low, name))
-            for name in ("iteration_s", "worth", "previews")
-        )
-    )
 
 
 def way(curve: Curve, levels: Mapping[int, float]) -> Curve:

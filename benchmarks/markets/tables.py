@@ -12,6 +12,7 @@ from benchmarks.exploration.tables import Figures, Table
 from benchmarks.markets.comparison import HEADLINES, JOB_H, ON_SPOT, SHARES, WHOLE_COST
 from benchmarks.markets.entrants import ALL_ON_SPOT, RESERVED, SPOTLIGHT, TASKS
 from benchmarks.markets.places import PAPER, PRICES
+from benchmarks.markets.splits import SPLITS
 from spotlight_simulation.market.rivals import COSTS
 
 _ON_DEMAND = "data-parallel-on-demand"
@@ -146,6 +147,15 @@ def _one_market_ways(figures: Figures, task: str) -> Iterable[Sequence[str]]:
         yield row["title"], *made
 
 
+def _splits(figures: Figures) -> Iterable[Sequence[str]]:
+    """How many times as much the others need as Spotlight, by the share of training."""
+    columns = [(share, what) for share in SPLITS for what in ("hours", "cost")]
+    yield "who", *(f"{share}, {what}" for share, what in columns)
+    yield ("---",) * (1 + len(columns))
+    for row in figures["splits"].values():
+        yield row["title"], *(_estimate(row[share][what]) for share, what in columns)
+
+
 def _saved(row: Mapping[str, Any]) -> float:
     cost = row["cost"][PAPER.name]
     return float(cost[RESERVED] / cost[SPOTLIGHT])
@@ -184,6 +194,7 @@ TABLES: dict[str, Table] = {
     "costs": _costs,
     "paces": _paces,
     "checks": _checks,
+    "splits": _splits,
     "one-market": _one_market,
     "one-market-ways": _one_market_ways,
 }
