@@ -49,9 +49,6 @@ WORTH_WAITING = 1.1
 """Training waits for previews only where an iteration teaches so many times as much per second, or
 where not even one for each sample would be there. On simulated clusters, waiting gained nothing
 where the plan promised less."""
-LONG = 5
-"""Iterations without a spot worker after which a job goes on as one for reserved GPUs alone, whose
-training waits for the previews that are worth it."""
 _ALIKE = 0.005
 """Plans that differ by less than this share are as good; that with the fewest gradients on links
 is taken."""
