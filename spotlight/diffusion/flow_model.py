@@ -20,7 +20,7 @@ from spotlight.condition_images import named, with_image
 from spotlight.diffusion.families.base import Family, ModelInput
 from spotlight.diffusion.images import ImageCodec, to_uint8
 from spotlight.diffusion.model import NEGATIVE, Conditioning
-from spotlight.diffusion.schedule import Scheduler, flow_sigmas
+from spotlight.diffusion.schedule import Scheduler, flow_sigmas, shifts_dynamically
 from spotlight.diffusion.text import Encoded, TextEncoder
 from spotlight.errors import CheckpointError
 
@@ -99,13 +99,15 @@ class FlowModel:
         width: int,
         frames: int = 1,
         guidance: float = 1.0,
+        next_sigmas: Tensor | None = None,
     ) -> Tensor:
         """v = eps - x0, [B, T, C] float32."""
         grid = self._codec.geometry.grid(height, width, frames)
         told = self._family.told(self._scheduler, sigmas)
+        ends = told if next_sigmas is None else self._family.told(self._scheduler, next_sigmas)
 
         def predict(of: Conditioning) -> Tensor:
-            given = ModelInput(latents, told, of.tensors, grid, guidance)
+            given = ModelInput(latents, told, ends, of.tensors, grid, guidance)
             parts = given.apart() if self._family.one_by_one else (given,)
             velocities = [self._family.velocity(self.transformer, part) for part in parts]
             return torch.cat(velocities).float()
@@ -140,7 +142,7 @@ class FlowModel:
         """The schedule [steps + 1], float32 on the CPU."""
         tokens, _ = self.latent_shape(height, width, frames)
         family, scheduler, mu = self._family, self._scheduler, None
-        if scheduler.config.use_dynamic_shifting:
+        if shifts_dynamically(scheduler):
             mu = family.dynamic_shift(scheduler, tokens, steps)
         return flow_sigmas(scheduler, steps, mu, shift, own_spacing=family.own_spacing)
 

@@ -84,6 +84,7 @@ def _digest(prompts: Sequence[Prompt]) -> str:
 def read_job_files(job: JobSpec) -> JobFiles:
     """Read the files that a job names; raises `CheckpointError` or `JobError`."""
     checkpoint = inspect_checkpoint(job.model)
+    _require_trainable(checkpoint)
     lists = {
         "prompts.train": _prompts("prompts.train", job.prompts.train),
         "prompts.validation": _validation_prompts(job),
@@ -167,6 +168,7 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
             "changes images, which a session does not send; run it as a job, whose prompts name"
             " their images",
         )
+    _require_trainable(checkpoint)
     _check_size_and_degree(work.sampler, checkpoint)
     return checkpoint
 
@@ -188,6 +190,15 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     checkpoints = kept * saved_bytes(job.training) * trained
     published, exported = 2 * weights, weights
     return checkpoints + published + exported + pictures
+
+
+def _require_trainable(checkpoint: CheckpointInfo) -> None:
+    if checkpoint.family.any_step:
+        raise JobError(
+            "model.checkpoint",
+            f"is of {checkpoint.family.name}, which predicts the average velocity of a whole step,"
+            " while all losses train the velocity of a moment; train another, such as Wan 2.1",
+        )
 
 
 def _check_size_and_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
@@ -102,6 +102,9 @@ class ModelInput:
     """Packed noisy latents [B, T, C], float32."""
     sigmas: Tensor
     """The noise levels [B] that the transformer is told, float32."""
+    next_sigmas: Tensor
+    """Those [B] where the step ends, for transformers that predict the average velocity of a step;
+    the same as `sigmas` for the velocity of a moment."""
     conditioning: Mapping[str, Tensor]
     """The tensors of `Family.padded`, each with a batch [B, ...]."""
     grid: Grid
@@ -125,8 +128,13 @@ class ModelInput:
         """
         for row, tokens in enumerate(self.conditioning["mask"].sum(1).tolist()):
             one = slice(row, row + 1)
-            text = {"embeds": self.conditioning["embeds"][one, :tokens]}
-            yield ModelInput(self.latents[one], self.sigmas[one], text, self.grid, self.guidance)
+            yield replace(
+                self,
+                latents=self.latents[one],
+                sigmas=self.sigmas[one],
+                next_sigmas=self.next_sigmas[one],
+                conditioning={"embeds": self.conditioning["embeds"][one, :tokens]},
+            )
 
 
 @dataclass(frozen=True)
@@ -191,6 +199,9 @@ class Family(ABC):
     transformer; the last are `most_tokens`. None where padding means something to it."""
     one_by_one: ClassVar[bool] = False
     """Whether each forward pass is of one sample, with the tokens of its own prompt only."""
+    any_step: ClassVar[bool] = False
+    """Whether the transformer predicts the average velocity of a whole step, with guidance in its
+    weights. Then it makes previews of few steps for other models, and cannot be trained."""
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
     """The token sequences that the queries, keys and values of a module are made of, for sequence
     parallelism. A module with none has whole keys on every member."""
@@ -201,8 +212,9 @@ class Family(ABC):
     members have it whole."""
     heads: ClassVar[str] = "num_attention_heads"
     """The number of attention heads, as config.json names it."""
-    cuts: ClassVar[Mapping[str, Mapping[str, int]] | None] = None
-    """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
+    cuts: ClassVar[Mapping[str, Mapping[str | int, int]] | None] = None
+    """Which arguments of a module, by name, and which of its outputs, by index, are cut along which
+    dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}
     """Modules whose output becomes whole again, along which dimension; with `cuts` only."""
     joined: ClassVar[Mapping[str, tuple[str, ...]]] = {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlight.diffusion.checkpoint_files import read_index, wrong
+from spotlight.diffusion.families.anyflow import AnyFlow
 from spotlight.diffusion.families.base import INDEX, TOKEN_ENCODER, CheckpointFolder, Family
 from spotlight.diffusion.families.flux import Flux
 from spotlight.diffusion.families.flux2 import Flux2Klein
@@ -30,6 +31,7 @@ FAMILIES: Mapping[str, Family] = {
         Krea2(),
         QwenImageEdit(),
         ZImage(),
+        AnyFlow(),
     )
 }
 """Every family by the class of its pipeline in diffusers."""

@@ -43,7 +43,7 @@ def load(checkpoint_of: Callable[[str], Path]) -> Load:
 
 
 def settings_of(name: str) -> SamplingSettings:
-    frames = 5 if name == "wan" else 1
+    frames = 5 if name in ("wan", "anyflow") else 1
     return SamplingSettings(
         kind="flow_sde",
         steps=4,
