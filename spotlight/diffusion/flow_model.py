@@ -7,6 +7,7 @@ forward pass is float32.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -58,6 +59,13 @@ class FlowModel:
         self._codec = codec
         self._negative_prompt = negative_prompt
         self._encoded: dict[str, Encoded] = {}
+
+    def with_transformer(self, family: Family, transformer: Any, scheduler: Scheduler) -> FlowModel:
+        """One that denoises by another transformer and schedule, with this one's text encoders,
+        embeddings and image codec."""
+        other = copy.copy(self)
+        other.transformer, other._family, other._scheduler = transformer, family, scheduler
+        return other
 
     @property
     def device(self) -> torch.device:
