@@ -81,6 +81,11 @@ CASES: dict[str, list[tuple[Case, dict[str, Any]]]] = {
         (Case(48, 32, frames=5), {}),
         (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
     ],
+    "wan-a14b": [
+        (Case(32, 48, steps=4), {}),
+        (Case(48, 32, frames=5, guidance=4.0, steps=6), {}),
+        (Case(48, 80, frames=9, guidance=5.0, steps=4), {"flow_shift": 5.0}),
+    ],
     "qwen-image-edit": [(Case(64, 128, guidance=4.0), {})],
     "z-image": [
         (Case(36, 44), {}),

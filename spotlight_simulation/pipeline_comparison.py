@@ -15,9 +15,10 @@ from diffusers import QwenImageEditPlusPipeline
 from torch import Tensor
 
 from spotlight.condition_images import digest_of, with_image
+from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.families.base import Family
-from spotlight.diffusion.families.registry import open_checkpoint
+from spotlight.diffusion.families.base import SECOND, Family
+from spotlight.diffusion.families.registry import open_checkpoint, open_transformers
 from spotlight.diffusion.geometry import Geometry, pack, unpack
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import sample
@@ -169,11 +170,15 @@ def _read_export(pipeline: Any, family: Family, trained: Trained) -> None:
     """Have the pipeline draw with it."""
     if trained.export is None:
         return
-    if trained.model.tuning == "lora":
-        pipeline.load_lora_weights(trained.export)
-    else:
-        kind = getattr(diffusers, family.transformer)
-        pipeline.transformer = kind.from_pretrained(trained.export)
+    _, base = open_transformers(find_checkpoint(trained.model.checkpoint))
+    for part, prefix in base.transformers.items():
+        folder = trained.export / part if prefix else trained.export
+        if trained.model.tuning == "lora":
+            second = {"load_into_transformer_2": True} if part == SECOND else {}
+            pipeline.load_lora_weights(folder, **second)
+        else:
+            kind = getattr(diffusers, family.transformer)
+            setattr(pipeline, part, kind.from_pretrained(folder))
 
 
 class _Theirs:
