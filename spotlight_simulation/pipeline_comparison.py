@@ -45,6 +45,8 @@ class Case:
     frames: int = 1
     guidance: float = 1.0
     steps: int = 3
+    guidance_2: float | None = None
+    """That of the second of two transformers."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ def compare(
     manner = MANNERS[family.name]
     pipeline = load_pipeline(folder, torch_dtype=dtype)
     spec = ModelSpec(checkpoint=str(folder)) if trained is None else trained.model
-    spec = msgspec.structs.replace(spec, negative_prompt=NEGATIVE_PROMPT)
+    spec = msgspec.structs.replace(
+        spec, negative_prompt=NEGATIVE_PROMPT, guidance_2=case.guidance_2
+    )
     model: Any = load_model(spec, device=device, images=FILES_BY_DIGEST)
     if trained is not None:
         model.load_trainable_state(trained.weights)
@@ -246,6 +250,8 @@ class _Theirs:
         options: dict[str, Any] = {
             self._manner.scale: self._case.guidance - 1 + self._manner.unguided
         }
+        if self._case.guidance_2 is not None:
+            options["guidance_scale_2"] = self._case.guidance_2
         if self._case.guidance > 1:
             options |= self._against([NEGATIVE_PROMPT] * rows)
         return options

@@ -67,6 +67,7 @@ def load_model(
         _load_text_encoder(family, folder, device, dtype, cache, images),
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
+        spec.guidance_2,
     )
     return model
 

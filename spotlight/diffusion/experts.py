@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-_TIMES = 1000
+TIMES = 1000
 """A transformer is told flow times in thousandths."""
 _ROUNDED = 1e-4
 """Of a time in thousandths: what is lost where a float32 was one of whole flow time."""
@@ -29,7 +29,7 @@ class Experts(nn.Module):
         super().__init__()
         self.transformer = transformer
         self.transformer_2 = transformer_2
-        self._boundary = boundary * _TIMES - _ROUNDED
+        self._boundary = boundary * TIMES - _ROUNDED
         self.both = False
         """Whether every pass runs both, also where one has no sample: whose weights are shared out
         over ranks must run what the others run."""
@@ -55,11 +55,15 @@ class Experts(nn.Module):
         for expert in experts_of(self):
             expert.disable_gradient_checkpointing()
 
+    def is_first(self, timestep: Tensor) -> Tensor:
+        """Which samples [B] the first computes, by their times [B]."""
+        return timestep >= self._boundary
+
     def forward(
         self, *, timestep: Tensor, return_dict: bool = False, **inputs: Tensor
     ) -> tuple[Tensor]:
         """Every input has a row [B, ...] for each sample; so has the one output."""
-        is_first = timestep >= self._boundary
+        is_first = self.is_first(timestep)
         rows = [which.nonzero().flatten() for which in (is_first, ~is_first)]
         given, outputs = {"timestep": timestep, **inputs}, []
         for expert, own in zip(experts_of(self), rows, strict=True):

@@ -152,6 +152,11 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
         _check_files(folder.path / part)
     for part in (*folder.transformers, *_frozen(family, folder)):
         folder.config(part, dict[str, Any])
+    if model.guidance_2 is not None and folder.boundary is None:
+        raise CheckpointError(
+            f"model.guidance_2: {folder.path} has one transformer, whose guidance is"
+            " `sampler.guidance`; leave it out"
+        )
     facts = family.inspect(folder)
     shapes, config = folder.transformer_shapes(), facts.config
     kernels = (model.attention,) if model.quantize == "none" else (model.attention, model.quantize)

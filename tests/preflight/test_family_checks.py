@@ -238,6 +238,13 @@ def test_two_transformers_of_different_sizes_are_named(
     assert f"wan-a14b/transformer_2/config.json has {field} {value}, but that of the first" in said
 
 
+def test_a_guidance_of_a_second_transformer_wants_one(make_job: MakeJob) -> None:
+    assert check(make_job("wan-a14b", model={"guidance_2": 3.0}))
+    said = refusal(make_job("wan", model={"guidance_2": 3.0}))
+    assert said.startswith("model.guidance_2: ")
+    assert "has one transformer, whose guidance is `sampler.guidance`; leave it out" in said
+
+
 def test_the_weights_of_both_transformers_count(make_job: MakeJob) -> None:
     one, two = (check(make_job(name)).checkpoint for name in ("wan", "wan-a14b"))
     assert (one.transformers, two.transformers) == (1, 2)

@@ -306,8 +306,10 @@ class Family(ABC):
         """Whether the transformer takes the guidance scale as an input, and needs one pass only."""
         return False
 
-    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
-        """Classifier-free guidance, as its pipeline combines the two velocities."""
+    def guide(self, positive: Tensor, negative: Tensor, scale: float | Tensor) -> Tensor:
+        """Classifier-free guidance, as its pipeline combines the two velocities; the scale may be
+        one for each sample [B, 1, 1].
+        """
         return negative + scale * (positive - negative)
 
     @abstractmethod
