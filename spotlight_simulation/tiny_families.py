@@ -322,7 +322,7 @@ def _flux2_klein() -> Any:
     )
 
 
-def _wan() -> Any:
+def _wan(**more: Any) -> Any:
     return WanPipeline(
         tokenizer=_tokenizer(None, _END),
         text_encoder=_t5(UMT5EncoderModel, UMT5Config),
@@ -330,16 +330,8 @@ def _wan() -> Any:
         scheduler=UniPCMultistepScheduler(
             prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
         ),
-        transformer=WanTransformer3DModel(
-            **_HEADS,
-            in_channels=4,
-            out_channels=4,
-            text_dim=_TEXT_WIDTH,
-            freq_dim=32,
-            ffn_dim=64,
-            num_layers=2,
-            rope_max_seq_len=32,
-        ),
+        transformer=_wan_transformer(),
+        **more,
     )
 
 
@@ -373,6 +365,24 @@ def _frames_vae() -> AutoencoderKLWan:
         latents_mean=[0.1, -0.2, 0.3, 0.0],
         latents_std=[1.0, 2.0, 0.5, 1.5],
     )
+
+
+def _wan_transformer() -> WanTransformer3DModel:
+    return WanTransformer3DModel(
+        **_HEADS,
+        in_channels=4,
+        out_channels=4,
+        text_dim=_TEXT_WIDTH,
+        freq_dim=32,
+        ffn_dim=64,
+        num_layers=2,
+        rope_max_seq_len=32,
+    )
+
+
+def _wan_a14b() -> Any:
+    """Of two transformers."""
+    return _wan(transformer_2=_wan_transformer(), boundary_ratio=0.875)
 
 
 def _krea2() -> Any:
@@ -532,6 +542,7 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "flux2-klein": _flux2_klein,
     "wan": _wan,
     "anyflow": _anyflow,
+    "wan-a14b": _wan_a14b,
     "krea2": _krea2,
     "z-image": _z_image,
     "qwen-image-edit": _qwen_image_edit,

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from spotlight.condition_images import named, with_image
+from spotlight.diffusion.experts import TIMES
 from spotlight.diffusion.families.base import Family, ModelInput
 from spotlight.diffusion.images import ImageCodec, to_uint8
 from spotlight.diffusion.model import NEGATIVE, Conditioning
@@ -51,6 +52,7 @@ class FlowModel:
         text_encoder: TextEncoder,
         codec: ImageCodec,
         negative_prompt: str = " ",
+        guidance_2: float | None = None,
     ) -> None:
         self.transformer: Any = transformer
         self._family = family
@@ -58,6 +60,7 @@ class FlowModel:
         self._text_encoder = text_encoder
         self._codec = codec
         self._negative_prompt = negative_prompt
+        self._guidance_2 = guidance_2
         self._encoded: dict[str, Encoded] = {}
 
     def with_transformer(self, family: Family, transformer: Any, scheduler: Scheduler) -> FlowModel:
@@ -128,7 +131,7 @@ class FlowModel:
             tokens = conditioning.tensors["embeds"].shape[1]
             same = self.encode_prompts([self._negative_prompt], tokens)
             negative = same.select([0] * len(latents))
-        return self._family.guide(positive, predict(negative), guidance)
+        return self._family.guide(positive, predict(negative), self._scale(told, guidance))
 
     def checkpoint_activations(self, enabled: bool) -> None:
         """By the transformer's own switch, block by block."""
@@ -175,6 +178,13 @@ class FlowModel:
                     f" needs {tuple(tensor.shape)}"
                 )
             tensor.copy_(state[name])
+
+    def _scale(self, told: Tensor, guidance: float) -> float | Tensor:
+        """Of every sample, or of each: of two transformers the second may have its own."""
+        if self._guidance_2 is None:
+            return guidance
+        is_first = self.transformer.is_first(told * TIMES)
+        return torch.where(is_first, guidance, self._guidance_2)[:, None, None]
 
     def _negative_of(self, prompt: str) -> str:
         """What it is guided against, where that has an image, too; empty where it has none."""

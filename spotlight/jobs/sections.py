@@ -88,6 +88,11 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
     authors recommend a single space. Unused where `sampler.guidance`, `training.guidance` and
     `validation.guidance` are 1. It is for jobs that use guidance."""
+    guidance_2: GuidanceScale | None = None
+    """The guidance scale of the second of two transformers, which denoises where there is less
+    noise, wherever the first is guided: in rollouts, training and validation alike. When absent, it
+    is that of the first. It is for Wan 2.2 A14B, whose authors guide its second transformer
+    less."""
     start: str = ""
     """What the job begins with instead of the weights of the checkpoint: the averaged weights of a
     run (`RUN@best`, `RUN@last` or `RUN@ITERATION`; its best where only the folder is named), a

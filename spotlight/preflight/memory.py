@@ -253,7 +253,10 @@ def _shards(job: JobSpec) -> int:
 
 def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
     training = job.training
-    of_pass = activations_of(job, checkpoint, rows=training.micro_batch, nbytes=nbytes)
+    shards, whole = _shards(job), nbytes * checkpoint.parameters
+    # A rank runs what others run: a second transformer that has no sample gets one all the same.
+    rows = training.micro_batch + (checkpoint.transformers - 1 if shards > 1 else 0)
+    of_pass = activations_of(job, checkpoint, rows=rows, nbytes=nbytes)
     peak = of_pass.peak(
         checkpointing=training.activation_checkpointing, passes=_passes(job, checkpoint)
     )
@@ -262,9 +265,8 @@ def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> li
         Part("backward pass (about)", of_pass.working, "training"),
         *_made_whole(job, checkpoint, nbytes, "training"),
     ]
-    shards, whole = _shards(job), nbytes * checkpoint.parameters
     if shards > 1:
-        blocks = _WHOLE_BLOCKS * whole // len(of_pass.blocks)
+        blocks = _WHOLE_BLOCKS * whole // (checkpoint.transformers * len(of_pass.blocks))
         if training.cpu_offload:  # else they are added to the gradient where they arise
             gradients = -(-FLOAT32 * checkpoint.trainable // shards)
             parts.append(Part("gradients of a pass", gradients, "training"))

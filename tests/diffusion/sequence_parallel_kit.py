@@ -23,6 +23,7 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
+from spotlight.diffusion.experts import Experts
 from spotlight.diffusion.parallel_attention import Grid, attend, shard_lengths
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
@@ -135,6 +136,11 @@ def make_transformer(family: str) -> Any:
             dual_attention_layers=(0, 1),
             qk_norm="rms_norm",
         ).eval()
+    if family == "wan-a14b":
+        first, second = make_transformer("wan"), make_transformer("wan")
+        for parameter in second.parameters():
+            parameter.data *= 0.9
+        return Experts(first, second, boundary=0.5e-3)  # which is 0.5 of a time in thousandths
     kind = AnyFlowTransformer3DModel if family == "anyflow" else WanTransformer3DModel
     return kind(
         **shape,

@@ -35,6 +35,9 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=GREATEST)]
 
 INDEX = "model_index.json"
 """The file of a checkpoint that names its parts."""
+SECOND = "transformer_2"
+"""The part of the transformer for less noise, where there are two."""
+_TRANSFORMERS = ("transformer", SECOND)
 TOKEN_ENCODER = "TokenTextEncoder"
 """Our own text encoder, a table lookup for tiny checkpoints."""
 
@@ -54,6 +57,26 @@ class CheckpointFolder:
     path: Path
     parts: Mapping[str, str]
     """The class of each part that it has."""
+    boundary: float | None = None
+    """The flow time from which on the first of two transformers denoises, and below which the
+    second; None where there is one."""
+
+    @property
+    def transformers(self) -> dict[str, str]:
+        """What the names of its weights begin with in the model, by the part of each transformer:
+        the part where there are two, the first one for more noise; else nothing.
+        """
+        found = [part for part in _TRANSFORMERS if part in self.parts]
+        return {part: f"{part}." if len(found) > 1 else "" for part in found}
+
+    def transformer_shapes(self) -> dict[str, Shape]:
+        """Shape of every tensor of its transformers, by its name in the model; raises as
+        `shapes`."""
+        return {
+            prefix + name: shape
+            for part, prefix in self.transformers.items()
+            for name, shape in self.shapes(part).items()
+        }
 
     def config(self, part: str, kind: type[T]) -> T:
         """config.json of a part; raises `CheckpointError` naming the file, also where it is of
@@ -172,6 +195,8 @@ class Family(ABC):
     """Class of its pipeline in diffusers; adapters are exported for it."""
     transformer: ClassVar[str]
     """Class of its transformer in diffusers: by this a checkpoint is known to be of the family."""
+    has_experts: ClassVar[bool] = False
+    """Whether a checkpoint may have a second transformer of this class, for less noise."""
     vae: ClassVar[str]
     """Class of its autoencoder in diffusers."""
     schedulers: ClassVar[tuple[str, ...]] = ("FlowMatchEulerDiscreteScheduler",)
@@ -293,8 +318,10 @@ class Family(ABC):
         """Whether the transformer takes the guidance scale as an input, and needs one pass only."""
         return False
 
-    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
-        """Classifier-free guidance, as its pipeline combines the two velocities."""
+    def guide(self, positive: Tensor, negative: Tensor, scale: float | Tensor) -> Tensor:
+        """Classifier-free guidance, as its pipeline combines the two velocities; the scale may be
+        one for each sample [B, 1, 1].
+        """
         return negative + scale * (positive - negative)
 
     @abstractmethod
