@@ -62,7 +62,7 @@ class CheckpointFolder:
         path, expected = self.config_path(part), self.parts[part]
         named = read_json(path, _Named)
         classes = named.architectures or (named.class_name or expected,)
-        if expected not in classes:
+        if not any(_holds(each, expected) for each in classes):
             raise wrong(path, f"is not of a {expected}; copy the {part} of this very checkpoint")
         if named.quantization_config is not None:
             raise wrong(
@@ -79,6 +79,14 @@ class CheckpointFolder:
     def shapes(self, part: str) -> dict[str, Shape]:
         """Shape of every tensor of a part; raises `CheckpointError` for absent or cut-off files."""
         return read_weights(self.path / part).shapes
+
+
+def _holds(saved: str, expected: str) -> bool:
+    """Whether the files of a class have what another one loads: a `Qwen3ForCausalLM` of
+    transformers is a `Qwen3Model` and a head, which is left out.
+    """
+    stem = expected.removesuffix("Model")
+    return saved == expected or (stem != expected and saved.startswith(f"{stem}For"))
 
 
 class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
