@@ -85,6 +85,10 @@ class Flux2Klein(Family):
         "single_transformer_blocks.*.attn": ("encoder_hidden_states", "hidden_states"),
     }
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"transformer.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")

@@ -90,6 +90,10 @@ class ZImage(Family):
     }
     gathers: ClassVar[Mapping[str, int]] = {"all_final_layer.2-1": 1}
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"diffusion_model.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")
