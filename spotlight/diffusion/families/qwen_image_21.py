@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import msgspec
 
-from spotlight.diffusion.activations import Activations, Block, Pass
+from spotlight.diffusion.activations import FLOAT32, Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import read_index, wrong
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import FramesVae, decode_frames
@@ -198,6 +198,8 @@ class QwenImage21(Family):
         block.factor("fed forward", joint, width)
         outside = Block(step)
         outside.given((), "latents", step.tokens, config.in_channels)
+        outside.factor("text, normed", text, config.context_in_dim, nbytes=FLOAT32)
+        outside.linear(("txt_in.in_layer",), "text, scaled", text, config.context_in_dim)
         outside.factor("text", text, 3 * width)
         outside.keep("end", joint, width)
         outside.keep("end, scale", joint, width)

@@ -158,7 +158,7 @@ class ZImage(Family):
         blocks = [_block(step, config, joint, modulated=True)] * config.n_layers
         outside = Block(step)
         outside.given(("all_x_embedder.2-1",), "latents", tokens, facts.geometry.channels)
-        outside.normed("text", text, config.cap_feat_dim, native=False)
+        outside.factor("text", text, config.cap_feat_dim)
         outside.linear(("cap_embedder.1",), "text, normed", text, config.cap_feat_dim)
         outside.keep("end", joint, width)
         outside.factor("end, normed", joint, width)
