@@ -63,7 +63,8 @@ class HpsV3Scorer:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
                 **named(processor), trust_remote_code=False
             )
-            self._images: Any = Qwen2VLImageProcessorPil.from_pretrained(**named(processor))
+            kind: Any = Qwen2VLImageProcessorPil
+            self._images: Any = kind.from_pretrained(**named(processor))
             model = _loaded(_file_of(checkpoint), processor)
         except (OSError, ValueError, RuntimeError) as error:
             raise ScoringError(
@@ -78,9 +79,8 @@ class HpsV3Scorer:
                 f" {len(self._tokenizer):,} tokens, but `{checkpoint}` knows {rows:,}; name the"
                 " Qwen2-VL that it was made of"
             )
-        self._reward_id, self._image_id = self._tokenizer.convert_tokens_to_ids(
-            [REWARD_TOKEN, _IMAGE_TOKEN]
-        )
+        self._reward_id = self._tokenizer.convert_tokens_to_ids(REWARD_TOKEN)
+        self._image_id = self._tokenizer.convert_tokens_to_ids(_IMAGE_TOKEN)
         self._model: Any = model.to(self._device).eval()
 
     def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
@@ -148,10 +148,9 @@ def _model_class() -> Any:
     from transformers import Qwen2VLModel, Qwen2VLPreTrainedModel
 
     class HpsV3(Qwen2VLPreTrainedModel):
-        _keep_in_fp32_modules_strict = ("rm_head",)
-
         def __init__(self, config: Any) -> None:
             super().__init__(config)
+            self._keep_in_fp32_modules_strict = {"rm_head"}
             self.model = Qwen2VLModel(config)
             first, second, third = _HEAD
             self.rm_head = nn.Sequential(
