@@ -58,8 +58,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     train_s: float
     train_jitter: float
     """Training takes up to this share longer or shorter."""
-    publish_s: float
-    """The time from the end of training until nodes have the new weights."""
+    publish_s: float | None = None
+    """The time from the end of training until nodes have the new weights; None: what `lending` says
+    that a rank and the links take for them."""
     load_s: float
     """The time to load the model, or a trainer."""
     score_s: float
@@ -71,8 +72,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
         for name in ("publish_s", "load_s", "score_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and 0 at least, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and 0 at least, not {value}")
         if not 0 <= self.train_jitter < 1:
             raise ValueError(f"train_jitter must be in [0, 1), not {self.train_jitter}")
 
@@ -81,6 +83,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         sample. A denoising step takes the same, whatever it is for."""
         rows = _rows_of_a_sample(job)
         step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
+        part_bytes = self.lending.adapter_bytes // job.training.ranks
         return HardwareTimes(
             step_s=step_s * job.sampler.micro_batch,
             score_s=self.score_s,
@@ -89,8 +92,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             train_sample_s=self.train_s / self.rows * rows,
             rows_of_sample=rows,
             train_jitter=self.train_jitter,
-            publish_s=self.publish_s,
-            lent_bytes=self.lending.adapter_bytes // job.training.ranks,
+            publish_s=self.publish_s or 0.0,
+            published_bytes=part_bytes if self.publish_s is None else 0,
+            lent_bytes=part_bytes,
             gradient_bytes=self.lending.adapter_bytes,
             network=Network(self.lending.copy_bytes_per_s, self.lending.link_bytes_per_s),
         )
