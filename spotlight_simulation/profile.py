@@ -36,6 +36,11 @@ class Lending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Seconds in which weights or a gradient come over a link on which nothing else is."""
         return self.adapter_bytes / self.copy_bytes_per_s
 
+    def weights_s(self, ranks: int) -> float:
+        """Seconds in which so many ranks leave their parts of the weights, and a node gets all of
+        them at the same time, over a link on which nothing else is."""
+        return 2 * self.copy_s / ranks
+
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long one iteration without exploration takes, and what goes on around it; all times in
@@ -77,6 +82,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise ValueError(f"{name} must be finite and 0 at least, not {value}")
         if not 0 <= self.train_jitter < 1:
             raise ValueError(f"train_jitter must be in [0, 1), not {self.train_jitter}")
+
+    @property
+    def publication_s(self) -> float:
+        """The time from the end of training until a node has the new weights."""
+        given = self.publish_s is not None
+        return self.publish_s if given else self.lending.weights_s(self.gpus)
 
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, and for the rows that it makes of a

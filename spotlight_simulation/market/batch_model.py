@@ -315,7 +315,7 @@ def job_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, ...]:
         sample_s = job.sampler.steps * step_s
         if not workers or not job.trains_on_previews:
             rollout_s = math.ceil(samples / (workers + trainers)) * sample_s + times.score_s
-            found.append(Pace(train_s + rollout_s + times.publish_s, previews=made / samples))
+            found.append(Pace(train_s + rollout_s + profile.publication_s, previews=made / samples))
         elif made >= samples:
             found.append(Pace(train_s, previews=made / samples))
         else:
