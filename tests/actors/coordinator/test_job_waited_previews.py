@@ -44,7 +44,7 @@ async def test_without_a_spot_worker_training_waits_for_the_previews_of_reserved
 async def test_with_a_spot_worker_again_whose_previews_are_enough_training_goes_on_at_once(
     town: Town,
 ) -> None:
-    await lose_spot(town, spec(6))
+    await lose_spot(town, spec(10))
     await town.wait(lambda now: now.iteration == 3)
     await town.join("another", "spot")
     end = await town.ended()

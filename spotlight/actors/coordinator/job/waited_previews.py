@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from spotlight.policies.exploration.choice_worth import TELLING
 from spotlight.policies.spot_time import plan_spot_time
 from spotlight.record.run_events import TrainingWaits
 
@@ -52,16 +53,18 @@ class WaitedPreviews:
     def _wanted(self) -> _Wanted | None:
         """By the plan; None where nothing says anything else than before, as after a restart.
 
-        While the worth of a choice is a guess, the plan says only whether to wait: it might go on
-        with one preview for each sample, and only a choice tells what choices are worth.
+        While the worth of a choice is a guess, a plan by it is worth little: training waits for
+        some, unless there are so many without waiting that a few iterations tell.
         """
         job, workers = self._job, self._job.gradients.workers
-        work, latest = workers.work(workers.able), job.progress.exploration.latest
+        exploration = job.progress.exploration
+        if not exploration.worth.is_known:
+            enough = TELLING * job.spec.samples_per_iteration
+            if not job.progress.saved.least_previews and exploration.latest.previews >= enough:
+                return _Wanted(0.0, _UNTOLD)
+            return _Wanted(min(_TO_BEGIN_WITH, job.spec.exploration.candidates), _UNTOLD)
+        work = workers.work(workers.able)
         plan = None if work is None else plan_spot_time(work)
-        if not job.progress.exploration.worth.is_known:
-            leaves_choice = latest.previews > job.spec.samples_per_iteration
-            if plan is None or plan.waited_for or not leaves_choice:
-                return _Wanted(min(_TO_BEGIN_WITH, job.spec.exploration.candidates), _UNTOLD)
         return None if plan is None else _Wanted(plan.waited_for, plan.why)
 
 
