@@ -70,5 +70,5 @@ class WaitedPreviews:
 
 class _Wanted(NamedTuple):
     previews: float
-    """For each sample, which training waits for."""
+    """How many previews for each sample training waits for."""
     why: str
