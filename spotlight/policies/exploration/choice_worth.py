@@ -33,7 +33,7 @@ EDGES = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0)
 """Previews for each sample. Between two of them c grows as the logarithm; more than the last ones
 are worth no more."""
 TELLING = EDGES[1]
-"""So many previews for each sample tell in a few iterations what a choice is worth."""
+"""The previews for each sample that tell in a few iterations what a choice is worth."""
 ORDERS = 4
 """How often the rewards of a group are divided at random, where they are few."""
 MOST_SCORES = 8192
