@@ -53,6 +53,12 @@ async def test_with_a_spot_worker_again_whose_previews_are_enough_training_goes_
     assert reused(end.run_folder)[-2:] == [SAMPLES] * 2
 
 
+async def test_with_a_spot_worker_that_stays_training_never_waits(town: Town) -> None:
+    end = await town.run(spec(9))
+    assert not events(end.run_folder, "training_waits")
+    assert reused(end.run_folder)[1:] == [SAMPLES] * 8
+
+
 async def test_a_job_that_explores_nothing_waits_for_nothing(town: Town) -> None:
     await lose_spot(town, spec(3, mode="none", reuse=False))
     end = await town.ended()
