@@ -138,6 +138,8 @@ class SamplingSettings(Record, frozen=True, kw_only=True):
     frames: int = 1
     text_tokens: int | None = None
     """Prompts are padded to so many; None: as many as the encoder reads."""
+    preview_model: bool = False
+    """Whether the model that the job names for previews denoises it, which is never trained."""
 
     def in_window(self, step: int) -> bool:
         """Whether `step` adds noise."""

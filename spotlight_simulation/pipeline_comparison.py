@@ -79,6 +79,7 @@ MANNERS = {
         latents="frames",
         scheduler={"solver_order": 1, "disable_corrector": list(range(1000))},
     ),
+    "anyflow": Manner(latents="frames"),
     "krea2": Manner(unguided=0.0),
     "z-image": Manner(unguided=0.0, latents="image", one_by_one=True),
     "qwen-image-edit": Manner("true_cfg_scale", one_by_one=True),

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import diffusers
 import msgspec
@@ -109,6 +109,18 @@ def with_own_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionMod
     device, other = model.device, copy.copy(model)
     other.transformer = _load_transformer(spec, family, folder, device, _dtype_on(device))
     return other
+
+
+def with_other_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionModel:
+    """The same text encoder and VAE with the transformer and the schedule of another checkpoint, on
+    the same device; nobody trains it. Raises as `load_model`.
+    """
+    family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
+    device = model.device
+    transformer = _load_transformer(spec, family, folder, device, _dtype_on(device))
+    scheduler = load_part(getattr(diffusers, folder.parts["scheduler"]), folder.path, "scheduler")
+    transformer.requires_grad_(False)
+    return cast(FlowModel, model).with_transformer(family, transformer, scheduler)
 
 
 def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:

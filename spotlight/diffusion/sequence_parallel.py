@@ -207,9 +207,11 @@ class _Shards(TorchFunctionMode):
         self._leading = named[leading].shape[1] if leading is not None else 0
 
     def cut(self, name: str, tensor: Any, cut: ContextParallelInput) -> Any:
-        """This rank's part of a tensor, remembering the whole length; others than expected stay as
-        they are.
+        """This rank's part of a tensor, or of each of several, remembering the whole length; others
+        than expected stay as they are.
         """
+        if isinstance(tensor, dict):
+            return {key: self.cut(name, each, cut) for key, each in tensor.items()}
         if not isinstance(tensor, Tensor):
             return tensor
         if cut.expected_dims is not None and tensor.dim() != cut.expected_dims:

@@ -58,12 +58,15 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of every prompt that members of a group share out; None for none, or where the files
     do not tell."""
     heads: int
-    """Attention heads of the transformer."""
+    """Attention heads of the transformer; where another one makes previews, heads that both can be
+    cut into."""
     attention: str
     """The kernels that the job asks for."""
     fingerprint: str
     """The same for checkpoints, kernels and quantised weights whose denoising steps take the same
     time."""
+    previewer: CheckpointInfo | None = None
+    """The model that makes the job's previews instead; None if it makes them itself."""
 
     @property
     def frozen_parameters(self) -> int:

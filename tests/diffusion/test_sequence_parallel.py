@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(240)  # several processes load torch
 TOLERANCE = 1e-5
 """Relative to the largest value of the output, in float32."""
 
-FAMILIES = ("qwen", "sd3", "flux", "flux2", "wan", "krea2")
+FAMILIES = ("qwen", "sd3", "flux", "flux2", "wan", "anyflow", "krea2")
 CASES = {
     **{f"{family}, even": Case(family) for family in FAMILIES},
     **{f"{family}, odd text": Case(family, text=7, batch=3) for family in FAMILIES},
@@ -41,6 +41,7 @@ LAYERS = {
     "flux": 1 + 2,
     "flux2": 1 + 2,
     "wan": 2,
+    "anyflow": 2,
     "wan-a14b": 2 + 2,
     "krea2": 2 + 1,
 }

@@ -38,7 +38,7 @@ PADDED = {"text_tokens": 64}
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint of each family; nobody may change it."""
     folder = tmp_path_factory.mktemp("families")
-    for name in NAMES:
+    for name in (*NAMES, "anyflow"):
         make_tiny_checkpoint(name, folder / name)
     return folder
 
@@ -198,6 +198,16 @@ def test_a_model_that_was_distilled_to_few_steps_is_refused(
 ) -> None:
     edit_json(folder / name / "model_index.json", is_distilled=True)
     assert "give the base one to be trained" in refusal(make_job(name))
+
+
+def test_a_model_of_average_velocities_is_no_model_to_train(make_job: MakeJob) -> None:
+    with pytest.raises(JobError, match=r"^model\.checkpoint: is of anyflow, .* train another"):
+        check(make_job("anyflow"))
+
+
+def test_times_that_are_not_known_are_refused(make_job: MakeJob, folder: Path) -> None:
+    edit_json(folder / "anyflow" / "transformer" / "config.json", deltatime_type="squared")
+    assert "deltatime_type" in refusal(make_job("anyflow"))
 
 
 def test_two_transformers_are_refused_where_only_one_could_be_trained(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from spotlight.diffusion.checkpoint_files import read_index, wrong
+from spotlight.diffusion.families.anyflow import AnyFlow
 from spotlight.diffusion.families.base import (
     INDEX,
     SECOND,
@@ -36,6 +37,7 @@ FAMILIES: Mapping[str, Family] = {
         Krea2(),
         QwenImageEdit(),
         ZImage(),
+        AnyFlow(),
     )
 }
 """Every family by the class of its pipeline in diffusers."""

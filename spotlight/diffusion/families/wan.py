@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _T5_TOKENS = 512
+_SOLVER = "UniPCMultistepScheduler"
 _DECODED = 55
 """See `Facts.decoded`: in `base_dim`, with four frames at a time and what goes on to the next."""
 
@@ -88,7 +89,7 @@ class Wan(Family):
     transformer = "WanTransformer3DModel"
     has_experts = True
     vae = "AutoencoderKLWan"
-    schedulers = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
+    schedulers = (_SOLVER, "FlowMatchEulerDiscreteScheduler")
     text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "UMT5EncoderModel"}
     tokenizers = ("tokenizer",)
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
@@ -112,7 +113,7 @@ class Wan(Family):
         if SECOND in folder.parts:
             _require_same(folder.config_path(SECOND), folder.config(SECOND, _Transformer), config)
         vae, t5 = folder.config("vae", _Vae), folder.config("text_encoder", T5)
-        if folder.parts["scheduler"] == self.schedulers[0]:
+        if folder.parts["scheduler"] == _SOLVER:
             scheduler = folder.path / "scheduler" / "scheduler_config.json"
             if not read_json(scheduler, _Scheduler).use_flow_sigmas:
                 raise wrong(scheduler, "has no use_flow_sigmas; give one for flow matching")

@@ -18,7 +18,8 @@ from spotlight.diffusion.samplers import sample
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, WindowSpec
 from spotlight.training.trainer import Trainer, TrainingBatch
 
-NAMES = [family.name for family in FAMILIES.values() if not family.image_processor] + ["wan-a14b"]
+TRAINED = [f for f in FAMILIES.values() if not f.image_processor and not f.any_step]
+NAMES = [family.name for family in TRAINED] + ["wan-a14b"]
 NFT = TrainingSpec(micro_batch=2, options={"times": 1}, learning_rate=1e-2, kl=0.1)
 GRPO = msgspec.structs.replace(NFT, loss="flow_grpo", options={})
 
