@@ -46,7 +46,7 @@ class Case:
     guidance: float = 1.0
     steps: int = 3
     guidance_2: float | None = None
-    """That of the second of two transformers."""
+    """The guidance scale of the second of two transformers."""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,9 @@ def _model(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     if job.model.quantize != "none":
         trained += f" beside {job.model.quantize} weights"
     begins = f", beginning with {job.model.start}" if job.model.start else ""
+    both = " in two transformers" if checkpoint.transformers > 1 else ""
     return (
-        f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters, {trained};"
+        f"{checkpoint.family.name} from {job.model.checkpoint}, {size} parameters{both}, {trained};"
         f" {frozen} in text encoders and VAE{begins}"
     )
 
@@ -97,7 +98,9 @@ def _sampler(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     if sampler.kind != "ode":
         said.append(f"noise {sampler.noise_level:g} in {count(sampler.window.length, 'step')}")
     if sampler.guidance > 1:
-        said.append(f"guidance {sampler.guidance:g}")
+        second = job.model.guidance_2
+        then = f" and then {second:g}" if second is not None else ""
+        said.append(f"guidance {sampler.guidance:g}{then}")
     said.append(f"batches of {sampler.micro_batch}")
     if job.degree != "auto":
         if job.degree > 1:

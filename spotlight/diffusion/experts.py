@@ -15,7 +15,7 @@ from torch import Tensor, nn
 TIMES = 1000
 """A transformer is told flow times in thousandths."""
 _ROUNDED = 1e-4
-"""Of a time in thousandths: what is lost where a float32 was one of whole flow time."""
+"""The most, in thousandths, that a time loses where it was a whole number and a float32 between."""
 
 
 class Experts(nn.Module):

@@ -68,6 +68,7 @@ class FlowModel:
         embeddings and image codec."""
         other = copy.copy(self)
         other.transformer, other._family, other._scheduler = transformer, family, scheduler
+        other._guidance_2 = None  # which was of this one's second transformer
         return other
 
     @property

@@ -235,10 +235,11 @@ def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[P
 
 
 def _loaded_numbers(checkpoint: CheckpointInfo) -> list[int]:
-    """Of each part that a worker loads."""
+    """Of each part that a worker loads, one after the other."""
     previewer = checkpoint.previewer
     others = [previewer.parameters] if previewer is not None else []
-    return [checkpoint.parameters, *checkpoint.frozen.values(), *others]
+    transformer = checkpoint.parameters // checkpoint.transformers
+    return [transformer, *checkpoint.frozen.values(), *others]
 
 
 def _encoders(checkpoint: CheckpointInfo) -> int:

@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from spotlight.cli.plan import amount, plan_lines
 from spotlight.jobs import job_from_data
 from spotlight.preflight.checks import check
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 
 def _plan(width: int = 80, **changes: Any) -> str:
@@ -71,6 +72,14 @@ def test_adapters_are_counted() -> None:
 def test_a_stochastic_sampler_says_its_noise() -> None:
     sampler = {"height": 32, "width": 64, "kind": "flow_sde", "guidance": 4}
     assert "flow_sde, 8 steps, noise 0.7 in 2 steps, guidance 4" in _words(sampler=sampler)
+
+
+def test_two_transformers_are_said_and_the_guidance_of_both(tmp_path: Path) -> None:
+    make_tiny_checkpoint("wan-a14b", tmp_path / "base")
+    model = {"checkpoint": str(tmp_path / "base"), "guidance_2": 3}
+    words = _words(model=model, sampler={"height": 32, "width": 64, "guidance": 4})
+    assert "75.5 k parameters in two transformers, all trained" in words
+    assert "guidance 4 and then 3" in words
 
 
 def test_guidance_of_training_is_said_where_it_is_not_that_of_rollouts() -> None:

@@ -56,6 +56,15 @@ def test_only_what_a_checkpoint_needs_is_given(theirs: dict[HubFile, Path]) -> N
     assert not {name for name in names if "README" in name or "fp16" in name}
 
 
+def test_both_of_two_transformers_are_given(tmp_path: Path) -> None:
+    make_tiny_checkpoint("wan-a14b", tmp_path / "wan")
+    found = shareable(fill_cache(tmp_path / "wan", tmp_path / "theirs"))
+    assert found is not None
+    names = {file.path for file in found}
+    for part in ("transformer", "transformer_2"):
+        assert {f"{part}/config.json", f"{part}/diffusion_pytorch_model.safetensors"} <= names
+
+
 def test_what_was_taken_is_a_checkpoint_for_the_library(
     theirs: dict[HubFile, Path], ours: CheckpointFolder
 ) -> None:

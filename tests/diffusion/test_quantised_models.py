@@ -21,7 +21,7 @@ from spotlight.types import Quantize
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.training.fakes import NFT, SAMPLER, make_batch, same_bits
 
-FAMILIES = ("qwen-image", "sd3", "flux", "wan")
+FAMILIES = ("qwen-image", "sd3", "flux", "wan", "wan-a14b")
 SIZE = {"height": 32, "width": 32}
 
 

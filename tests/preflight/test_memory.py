@@ -215,6 +215,22 @@ def test_quantised_weights_take_fewer_bytes_and_everything_else_as_many(
         assert {name: quantised[name] for name in same} == {name: whole[name] for name in same}
 
 
+def test_two_transformers_are_held_together_and_loaded_one_after_the_other(
+    make_job: Callable[..., JobSpec], tmp_path: Path
+) -> None:
+    def planned(name: str) -> MemoryPlan:
+        make_tiny_checkpoint(name, tmp_path / name)
+        sampler = {"height": 32, "width": 32}
+        job = make_job(name, model={"checkpoint": str(tmp_path / name)}, sampler=sampler)
+        return memory_plan(job, inspect_checkpoint(job.model))
+
+    one, two = planned("wan"), planned("wan-a14b")
+    for name in ("transformer", "adapters", "weights to train", "Adam's moments"):
+        assert part(two.trainer, name).nbytes == 2 * part(one.trainer, name).nbytes
+    assert part(two.trainer, "activations") == part(one.trainer, "activations")
+    assert two.loading == one.loading
+
+
 def test_a_sample_of_1280_pixels_needs_activation_checkpointing(
     make_job: Callable[..., JobSpec],
 ) -> None:

@@ -3,17 +3,21 @@
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import torch
 
-from spotlight.jobs import TrainingSpec
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.model import DiffusionModel
+from spotlight.jobs import ModelSpec, TrainingSpec
 from spotlight.training.batches import TrainingBatch
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.state_files import StateFile, StateFiles
 from spotlight.training.trainer import Trainer
 from spotlight_simulation.ports import unused_port
 from spotlight_simulation.rank_groups import init_group
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 from tests.warm_processes import warm_processes
 
 from .fakes import GRPO, NFT, NOISY, SAMPLER, FakeModel, make_batch
@@ -21,6 +25,7 @@ from .qwen import SIZE, tiny_model
 
 TIMEOUT_S = 60.0
 QWEN = msgspec.structs.replace(SAMPLER, **SIZE, guidance=2.0)
+VIDEO = msgspec.structs.replace(SAMPLER, height=32, width=32)
 CASES = {
     # name: (model, rule, sampler, samples)
     "old policy and reference": ("fake", {"rollout_decay": 0.5, "kl": 0.1}, NFT, SAMPLER, 8),
@@ -29,11 +34,23 @@ CASES = {
     "offloaded": ("fake", {"cpu_offload": True, "kl": 0.1, "micro_batch": 2}, NFT, SAMPLER, 7),
     "flow grpo": ("fake", {}, GRPO, NOISY, 7),
     "qwen-image with guidance": ("qwen", {"micro_batch": 4}, NFT, QWEN, 5),
+    "two transformers": ("wan-a14b", {"micro_batch": 2, "kl": 0.1}, NFT, VIDEO, 5),
 }
 
 
 def build_model(kind: str, seed: int = 0):
+    if kind == "wan-a14b":
+        return two_transformers()
     return FakeModel(seed=seed) if kind == "fake" else tiny_model()
+
+
+def two_transformers() -> DiffusionModel:
+    """Which ranks run in the same order, though their samples have other flow times."""
+    with TemporaryDirectory() as folder:
+        make_tiny_checkpoint("wan-a14b", Path(folder))
+        model = load_model(ModelSpec(checkpoint=folder), device="cpu")
+        model.encode_prompts(["one", "three"])  # which are kept, unlike the files
+    return model
 
 
 def case_of(name: str, *, sharded: bool) -> tuple[str, TrainingSpec, object, TrainingBatch]:

@@ -135,6 +135,31 @@ def test_the_prompt_and_the_guidance_are_seen_in_the_velocity(load: Load, name: 
         assert not torch.equal(plain, other)
 
 
+def test_each_sample_has_the_guidance_of_the_transformer_of_its_time(
+    checkpoint_of: Callable[[str], Path],
+) -> None:
+    def velocity(sigmas: list[float], guidance: float, **model: float) -> torch.Tensor:
+        spec = ModelSpec(checkpoint=str(checkpoint_of("wan-a14b")), **model)
+        loaded = load_model(spec, device="cpu")
+        shape = loaded.latent_shape(*SIZE)
+        with torch.no_grad():
+            return loaded.velocity(
+                torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)).repeat(2, 1, 1),
+                torch.tensor(sigmas),
+                loaded.encode_prompts(["a cat", "a cat"]),
+                height=SIZE[0],
+                width=SIZE[1],
+                guidance=guidance,
+            )
+
+    found = velocity([0.95, 0.5], 4.0, guidance_2=2.0)
+    torch.testing.assert_close(found[0], velocity([0.95, 0.95], 4.0)[0])
+    torch.testing.assert_close(found[1], velocity([0.5, 0.5], 2.0)[0])
+    plain = velocity([0.95, 0.5], 1.0)
+    torch.testing.assert_close(velocity([0.95, 0.5], 1.0, guidance_2=2.0), plain)
+    assert (found - plain).abs().max() > 0.01
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_reach_every_adapter_of_the_familys_own_list(
     checkpoint_of: Callable[[str], Path], name: str
