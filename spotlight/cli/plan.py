@@ -49,7 +49,7 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, s
         ("prompts", _prompts(files)),
         ("iterations", _iterations(job)),
         ("training", _training(job, checkpoint)),
-        ("exploration", _exploration(job)),
+        ("exploration", _exploration(job, checkpoint.previewer)),
         ("validation", _validation(job, files)),
         ("processes", _processes(job)),
         ("disk", _disk(job, files, run_folder)),
@@ -155,7 +155,7 @@ def _training(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     return ", ".join(said)
 
 
-def _exploration(job: JobSpec) -> str:
+def _exploration(job: JobSpec, previewer: CheckpointInfo | None) -> str:
     exploration = job.exploration
     if exploration.mode == "none":
         return "none"
@@ -172,8 +172,16 @@ def _exploration(job: JobSpec) -> str:
     return (
         f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
         f"({count(most, 'preview')} an iteration), {count(job.preview_steps, 'step')} each"
-        f"{_repeats(job)}"
+        f"{_previewed_by(job, previewer)}{_repeats(job)}"
     )
+
+
+def _previewed_by(job: JobSpec, previewer: CheckpointInfo | None) -> str:
+    """The model that makes previews instead of the trained one."""
+    if previewer is None:
+        return ""
+    name, size = job.exploration.preview_checkpoint, amount(previewer.parameters)
+    return f", by {previewer.family.name} from {name}, {size} parameters in every worker"
 
 
 def _repeats(job: JobSpec) -> str:

@@ -176,7 +176,7 @@ def _is_whole(folder: Path) -> bool:
             if isinstance(entry, list) and entry and isinstance(entry[0], str):
                 if not (folder / part).is_dir():
                     return False
-                has_weights = part in ("transformer", "vae") or part.startswith("text_encoder")
+                has_weights = part == "vae" or part.startswith(("transformer", "text_encoder"))
                 if has_weights and read_weights(folder / part).variant is not None:
                     return False  # nobody would download such a copy
     except CheckpointError:

@@ -403,9 +403,10 @@ class BatchWork:
 
 
 def prompt_of(request: Request, image: bytes) -> Prompt:
-    """What scorers are told of it."""
+    """What scorers are told of it; only where it comes with an image does its text name one."""
     metadata = msgspec.json.decode(request.metadata) if request.metadata else {}
-    return Prompt(named(request.prompt).text, metadata, image)
+    text = named(request.prompt).text if image else request.prompt
+    return Prompt(text, metadata, image)
 
 
 def _detail(message: Grant) -> str:

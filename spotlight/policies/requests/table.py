@@ -226,9 +226,12 @@ class RequestTable:
         self._matching.bar(names)
         return self._instructions(now)
 
-    def compute(self, names: Collection[str], now: float) -> list[Instruction]:
-        """These workers are given gradients alone; all others none."""
-        self._matching.compute(names)
+    def compute(
+        self, names: Collection[str], now: float, versatile: Collection[str] = ()
+    ) -> list[Instruction]:
+        """The first of these workers are given gradients, all others none, but those that are
+        `versatile` what the others are given while there is nothing of their own kind."""
+        self._matching.compute(names, versatile)
         return self._instructions(now)
 
     def report(self, name: str, epoch: int, report: Report, now: float) -> list[Instruction]:
@@ -384,6 +387,11 @@ class RequestTable:
         """How many SP groups may be given requests to denoise now: their workers neither leave nor
         train, nor compute gradients."""
         return self._matching.free_groups
+
+    @property
+    def previewing_groups(self) -> int:
+        """The same with those that preview while there is no gradient to compute."""
+        return self._matching.previewing_groups
 
     @property
     def groups(self) -> Groups:
