@@ -51,6 +51,7 @@ class HpsV3Scorer:
         """Raises `MissingDependency`, and `ScoringError` when the weights cannot be loaded."""
         try:
             import torch
+            from safetensors import SafetensorError
             from transformers import AutoTokenizer, Qwen2VLImageProcessorPil
         except ImportError as error:
             raise MissingDependency(
@@ -66,7 +67,7 @@ class HpsV3Scorer:
             kind: Any = Qwen2VLImageProcessorPil
             self._images: Any = kind.from_pretrained(**named(processor))
             model = _loaded(_file_of(checkpoint), processor)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ScoringError(
                 f"clip.checkpoint: the weights of `{checkpoint}` cannot be loaded"
                 f" ({error_text(error)})"

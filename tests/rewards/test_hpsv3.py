@@ -121,9 +121,13 @@ def test_weights_that_are_not_there_or_of_another_model_are_named(
 
     with pytest.raises(ScoringError, match=r"clip\.checkpoint: the weights of"):
         build_scorer(spec_of(folder, checkpoint=str(tmp_path)))
-    state = load_file(folder / "HPSv3.safetensors")
+    file = tmp_path / "HPSv3.safetensors"
+    file.write_bytes((folder / file.name).read_bytes()[:-8])
+    with pytest.raises(ScoringError, match=r"clip\.checkpoint: .* cannot be loaded \(Safetensor"):
+        build_scorer(spec_of(folder, checkpoint=str(tmp_path)))
+    state = load_file(folder / file.name)
     del state["rm_head.5.bias"]
-    save_file(state, tmp_path / "HPSv3.safetensors")
+    save_file(state, file)
     with pytest.raises(ScoringError, match=r"another model: rm_head\.5\.bias is not in both"):
         build_scorer(spec_of(folder, checkpoint=str(tmp_path)))
 
