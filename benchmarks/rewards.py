@@ -8,7 +8,8 @@ injected into real HTTP answers, and batches that fail are scored again, as a jo
 
 `unicode_cases` are texts as people write them (`unicode_cases.jsonl`), of which `unicode_wrong` get
 another reward than a person would give. `try_reward_s` is the median time of `spotlight try-reward`
-with 8 images of 512 px and a function of `function_lines` lines, as a user starts it.
+with 8 images of 512 px and a function of `function_lines` lines, as a user starts it, and
+`try_reward_cpu_s` the processor time of a try, whatever else the machine does.
 """
 
 from __future__ import annotations
@@ -180,9 +181,12 @@ def trying(rounds: int) -> dict[str, Any]:
         (folder / "images").mkdir()
         for number, sign in enumerate(draw_signs(BATCH, EDGES[0], seed=8)):
             Image.fromarray(sign.picture).save(folder / "images" / f"{number}.png")
+        began = _children_s()
         seconds = [_try_once(folder) for _ in range(rounds)]
+        cpu_s = (_children_s() - began) / rounds
     return {
         "try_reward_s": round(median(seconds), 2),
+        "try_reward_cpu_s": round(cpu_s, 2),
         "function_lines": len(FUNCTION.splitlines()),
     }
 
@@ -201,6 +205,12 @@ def _try_once(folder: Path) -> float:
     [tried] = json.loads(done.stdout)
     assert len(tried["rewards"]) == BATCH
     return seconds
+
+
+def _children_s() -> float:
+    """The processor time of the processes that were begun here and are over."""
+    used = os.times()
+    return used.children_user + used.children_system
 
 
 def _batch(signs: Sequence[Sign]) -> tuple[np.ndarray, list[Prompt]]:

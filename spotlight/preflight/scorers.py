@@ -8,14 +8,16 @@ from pathlib import Path
 
 from spotlight.diffusion.checkpoint_files import read_header
 from spotlight.diffusion.hub import CONFIG, require_shown
-from spotlight.errors import CheckpointError, JobError, UserError
+from spotlight.errors import CheckpointError, JobError, ScoringError, UserError
 from spotlight.jobs import JobSpec, RewardSpec
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.hub_names import HubName
 from spotlight.permissions import Permissions
 from spotlight.preflight.packages import require_packages
 from spotlight.rewards.authorization import read_authorization
+from spotlight.rewards.hpsv3_question import hpsv3_question
 from spotlight.rewards.plugins import check_plugin
+from spotlight.types import Prompt
 
 SCORER_MODULES: dict[str, tuple[str, ...]] = {
     "ocr": ("rapidocr", "onnxruntime"),
@@ -56,6 +58,8 @@ def _check_scorer(field: str, reward: RewardSpec, permissions: Permissions) -> N
 def _check_clip(field: str, reward: RewardSpec) -> None:
     needed = ("torch", "transformers", "safetensors")
     require_packages(needed, "worker", f"`{field}.kind: {reward.kind}` needs")
+    if reward.kind == "hpsv3":
+        _check_question(f"{field}.kind")
     names = (reward.clip or ClipSpec()).of(reward.kind)
     files = PUBLISHED[reward.kind].file or CONFIG, CONFIG
     for part, name, file in zip(("checkpoint", "processor"), names, files, strict=True):
@@ -73,6 +77,13 @@ def _check_clip(field: str, reward: RewardSpec) -> None:
                 " one, or a name of the hub, such as `hf:ORGANISATION/NAME`",
             )
     _check_weights(f"{field}.clip.checkpoint", reward)
+
+
+def _check_question(field: str) -> None:
+    try:
+        hpsv3_question(Prompt(""))
+    except ScoringError as error:
+        raise JobError(field, str(error)) from error
 
 
 def _check_weights(field: str, reward: RewardSpec) -> None:

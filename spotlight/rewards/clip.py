@@ -44,6 +44,7 @@ class ClipScorer:
         """Raises `MissingDependency`, and `ScoringError` when the weights cannot be loaded."""
         try:
             import torch
+            from safetensors import SafetensorError
             from transformers import AutoProcessor
         except ImportError as error:
             raise MissingDependency(
@@ -59,7 +60,7 @@ class ClipScorer:
             model, found = _class_of(kind).from_pretrained(
                 **named(checkpoint), use_safetensors=True, output_loading_info=True
             )
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ScoringError(
                 f"clip.checkpoint: the weights of `{checkpoint}` cannot be loaded"
                 f" ({error_text(error)})"

@@ -2,8 +2,8 @@
 
 The model reads the image and a text that asks for a rating, with the prompt in it. At the token
 `<|Reward|>` behind that, three layers give the mean and the spread of the score; the reward is the
-mean. `spotlight/assets/hpsv3.txt` is the text that the model was trained with, by its authors (MIT
-License, Copyright (c) 2024 HPSv3 Team), and images have as many pixels as they had there.
+mean. The text is that of its authors' package (`hpsv3_question`), and images have as many pixels as
+they had in training.
 
 Images are scored one by one, without padding, so a reward does not depend on the batch of its
 image. The weights are bfloat16, the head float32.
@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from spotlight.assets import ASSETS
 from spotlight.errors import MissingDependency, ScoringError, how_to_install
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.hub_names import HubName
+from spotlight.rewards.hpsv3_question import hpsv3_question
 from spotlight.rewards.hub_models import device_of, named
 from spotlight.text import error_text
 from spotlight.types import Prompt
@@ -51,13 +51,14 @@ class HpsV3Scorer:
         """Raises `MissingDependency`, and `ScoringError` when the weights cannot be loaded."""
         try:
             import torch
+            from safetensors import SafetensorError
             from transformers import AutoTokenizer, Qwen2VLImageProcessorPil
         except ImportError as error:
             raise MissingDependency(
                 f"the `hpsv3` reward needs {error.name}; {how_to_install('worker')}"
             ) from error
         self._torch, self._device = torch, device_of(torch, spec)
-        self._question = (ASSETS / "hpsv3.txt").read_text()
+        hpsv3_question(Prompt(""))  # now rather than with the first image
         checkpoint, processor = spec.of("hpsv3")
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(
@@ -66,7 +67,7 @@ class HpsV3Scorer:
             kind: Any = Qwen2VLImageProcessorPil
             self._images: Any = kind.from_pretrained(**named(processor))
             model = _loaded(_file_of(checkpoint), processor)
-        except (OSError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ScoringError(
                 f"clip.checkpoint: the weights of `{checkpoint}` cannot be loaded"
                 f" ({error_text(error)})"
@@ -86,16 +87,17 @@ class HpsV3Scorer:
     def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
         """One reward per image uint8 [B, H, W, 3] RGB."""
         pairs = zip(images, prompts, strict=True)
-        return [self._reward(image, prompt.text) for image, prompt in pairs]
+        return [self._reward(image, prompt) for image, prompt in pairs]
 
-    def _reward(self, image: np.ndarray, text: str) -> float:
-        if "<|" in text:
-            raise ScoringError(f"prompt {text!r} has `<|`, with which HPSv3's own marks begin")
+    def _reward(self, image: np.ndarray, prompt: Prompt) -> float:
+        if "<|" in prompt.text:
+            raise ScoringError(
+                f"prompt {prompt.text!r} has `<|`, with which HPSv3's own marks begin"
+            )
         size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
         seen = self._images(images=[image], size=size, return_tensors="pt")
         tokens = int(seen["image_grid_thw"].prod()) // self._images.merge_size**2
-        question = self._question.replace("{prompt}", text)
-        asked = _CHAT.format(image=_IMAGE_TOKEN * tokens, text=question)
+        asked = _CHAT.format(image=_IMAGE_TOKEN * tokens, text=hpsv3_question(prompt))
         inputs = {**self._tokenizer([asked], return_tensors="pt"), **seen}
         ids = inputs["input_ids"]
         inputs["mm_token_type_ids"] = (ids == self._image_id).int()

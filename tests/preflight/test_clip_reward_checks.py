@@ -15,6 +15,7 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
 from spotlight.preflight.memory import memory_plan
 from spotlight.preflight.scorers import check_scorers, scorer_bytes, scorer_parameters
+from tests.rewards.hpsv3_kit import hpsv3_package
 
 SPEC = {"kind": "pickscore"}
 
@@ -89,6 +90,7 @@ def test_of_hpsv3_the_file_of_weights_and_the_folder_of_its_base_are_looked_for(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    hpsv3_package(tmp_path, monkeypatch)
 
     def refused(**clip: str) -> JobError:
         with pytest.raises(JobError) as caught:
@@ -106,6 +108,15 @@ def test_of_hpsv3_the_file_of_weights_and_the_folder_of_its_base_are_looked_for(
     found = refused(checkpoint=str(tmp_path), processor=str(tmp_path))
     assert found.path == "rewards[0].clip.checkpoint"
     assert "holds no weights (HPSv3.safetensors)" in found.problem
+
+
+def test_the_package_with_the_question_of_hpsv3_is_looked_for(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = hpsv3_package(tmp_path, monkeypatch, "")
+    with pytest.raises(JobError, match=rf"{file} has no question") as caught:
+        check_scorers(make_job(rewards=[{"kind": "hpsv3"}]), Permissions())
+    assert caught.value.path == "rewards[0].kind"
 
 
 def test_the_numbers_of_hpsv3_have_two_bytes(make_job: MakeJob) -> None:

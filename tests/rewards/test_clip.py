@@ -3,6 +3,7 @@ formulas written out."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,14 @@ def test_a_reward_does_not_depend_on_the_batch_of_its_image(folder: Path) -> Non
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ScoringError, match=r"clip\.checkpoint: the weights of"):
         ClipScorer("clip", ClipSpec(checkpoint=str(tmp_path)))
+
+
+def test_a_file_that_was_cut_off_is_named(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ScoringError, match=r"clip\.checkpoint: .* cannot be loaded \(Safetensor"):
+        ClipScorer("clip", ClipSpec(checkpoint=str(tmp_path / "model")))
 
 
 def test_each_kind_has_the_range_of_its_formula_unless_the_job_gives_another() -> None:

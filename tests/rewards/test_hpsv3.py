@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from spotlight.assets import ASSETS
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
 from spotlight.jobs.clip_rewards import ClipSpec
@@ -19,6 +18,7 @@ from spotlight.rewards.base import build_scorer
 from spotlight.rewards.validity import score_with
 from spotlight.types import Prompt
 from tests.examples.tiny_hub_models import tiny_hpsv3
+from tests.rewards.hpsv3_kit import QUESTION, hpsv3_package
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -31,6 +31,11 @@ PIXELS = 256 * 28 * 28
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_hpsv3(tmp_path_factory.mktemp("hpsv3"))
+
+
+@pytest.fixture(autouse=True)
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hpsv3_package(tmp_path, monkeypatch)
 
 
 def spec_of(folder: Path, **changes: str) -> RewardSpec:
@@ -73,7 +78,7 @@ def wanted(folder: Path, image: np.ndarray, text: str) -> float:
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|Reward|>"]})
     seen, grid = patches(image)
     pads = "<|image_pad|>" * (int(grid.prod()) // 4)
-    question = (ASSETS / "hpsv3.txt").read_text().replace("{prompt}", text)
+    question = QUESTION.format(text_prompt=text)
     ids = tokenizer(
         "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
         f"<|vision_start|>{pads}<|vision_end|>{question}<|im_end|>\n<|im_start|>assistant\n",
@@ -103,11 +108,6 @@ def test_the_reward_is_the_mean_that_the_authors_head_gives(folder: Path) -> Non
     assert len(set(found)) == 2
 
 
-def test_the_question_is_asked_with_the_token_whose_state_counts() -> None:
-    question = (ASSETS / "hpsv3.txt").read_text()
-    assert question.count("{prompt}") == question.count("<|Reward|>") == 1
-
-
 def test_a_prompt_with_marks_of_the_model_is_refused(folder: Path) -> None:
     scorer = build_scorer(spec_of(folder))
     with pytest.raises(ScoringError, match=r"has `<\|`, with which HPSv3's own marks begin"):
@@ -121,9 +121,13 @@ def test_weights_that_are_not_there_or_of_another_model_are_named(
 
     with pytest.raises(ScoringError, match=r"clip\.checkpoint: the weights of"):
         build_scorer(spec_of(folder, checkpoint=str(tmp_path)))
-    state = load_file(folder / "HPSv3.safetensors")
+    file = tmp_path / "HPSv3.safetensors"
+    file.write_bytes((folder / file.name).read_bytes()[:-8])
+    with pytest.raises(ScoringError, match=r"clip\.checkpoint: .* cannot be loaded \(Safetensor"):
+        build_scorer(spec_of(folder, checkpoint=str(tmp_path)))
+    state = load_file(folder / file.name)
     del state["rm_head.5.bias"]
-    save_file(state, tmp_path / "HPSv3.safetensors")
+    save_file(state, file)
     with pytest.raises(ScoringError, match=r"another model: rm_head\.5\.bias is not in both"):
         build_scorer(spec_of(folder, checkpoint=str(tmp_path)))
 

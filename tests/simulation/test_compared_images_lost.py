@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import NotFinite, TransferFailed
 from spotlight.jobs import JobSpec, RewardSpec
 from spotlight.permissions import Permissions
 from spotlight.types import BundleOffer
 from spotlight_simulation.chaos import silence
 from spotlight_simulation.cluster_watch import ClusterWatch
+from spotlight_simulation.fake_denoising import FakeDenoising
 from spotlight_simulation.fault_injector import disturbed
 from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.job_life import Run, Scenario, chaos_job, have_it_done
@@ -31,8 +32,9 @@ def compared(folder: Path, **changes: object) -> JobSpec:
     return msgspec.structs.replace(job, rewards=(COMPARES,), sampler=sampler)
 
 
-def have_done(folder: Path, job: JobSpec, *, lose: int = 0) -> Run:
-    """The job on a cluster that loses this many bundles just before they are compared."""
+def have_done(folder: Path, job: JobSpec, *, lose: int = 0, broken: str = "") -> Run:
+    """The job on a cluster that loses this many bundles just before they are compared, and where
+    nobody can denoise the image with this key."""
 
     async def live() -> Run:
         cluster = Cluster(0, folder, NODES, permissions=Permissions.of(job))
@@ -46,7 +48,16 @@ def have_done(folder: Path, job: JobSpec, *, lose: int = 0) -> Run:
                 raise TransferFailed(f"{offer.key} is lost")
             return await fetch(offer)
 
+        take_step = cluster.hardware.step_taken
+
+        def take_step_unless_broken(worker: str, denoising: FakeDenoising) -> None:
+            keys = [request.image_key for request in denoising.requests]
+            if broken and broken in keys:
+                raise NotFinite("NaN after 1 step", (keys.index(broken),))
+            take_step(worker, denoising)
+
         cluster.stores.fetch = fetch_what_is_there  # type: ignore[method-assign]
+        cluster.hardware.step_taken = take_step_unless_broken  # type: ignore[method-assign]
         async with cluster, disturbed(cluster, ()):
             await have_it_done(run, ClusterWatch(cluster))
         return run
@@ -66,3 +77,15 @@ def test_of_a_group_only_the_bundle_that_is_lost_is_made_again(tmp_path: Path) -
         assert run.outcomes == [("finished", "")]
         steps.append(run.cluster.hardware.steps)
     assert steps[1] - steps[0] == BATCH * job.sampler.steps
+
+
+def test_an_image_that_is_left_alone_ends_in_one_line_and_the_job_goes_on(tmp_path: Path) -> None:
+    run = have_done(tmp_path, compared(tmp_path), broken="validation/v000000/p000.png")
+    assert run.history.violations == []
+    assert run.outcomes == [("finished", "")]
+    events = map(msgspec.json.decode, (run.run_folder / "events.jsonl").read_bytes().splitlines())
+    [said] = [event for event in events if event["event"] == "scorer_failed"]
+    assert said["request"].startswith("evaluation/0/0/0/")
+    assert said["error"].startswith("no other image of its prompt is left to compare it with")
+    first = msgspec.json.decode((run.run_folder / "metrics.jsonl").read_bytes().splitlines()[0])
+    assert (first["kind"], first["images"]) == ("validation", 2), "those of the other prompt"
