@@ -513,10 +513,11 @@ class DenoiseFailed(RunEvent, frozen=True, kw_only=True, tag="denoise_failed"):
 
 
 class ScorerFailed(RunEvent, frozen=True, kw_only=True, tag="scorer_failed"):
-    """A worker could not score a batch."""
+    """A worker could not score a batch, or an image that was to be compared with others was left
+    alone."""
 
     worker: str = ""
-    """Name of the worker."""
+    """Name of the worker; empty if there was nothing to compare with."""
     request: str
     """Id of the first request of the batch."""
     error: str

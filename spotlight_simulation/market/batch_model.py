@@ -330,7 +330,7 @@ def _pace(job: JobSpec, profile: Profile, workers: int) -> Pace:
     if job.trains_on_previews:
         return Pace(train_s + waits_s, previews=previews)
     rollout_s = math.ceil(samples / (workers + trainers)) * sample_s + times.score_s
-    return Pace(train_s + waits_s + rollout_s + times.publish_s, previews=previews)
+    return Pace(train_s + waits_s + rollout_s + profile.publication_s, previews=previews)
 
 
 def _spot_work(
