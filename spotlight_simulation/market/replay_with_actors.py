@@ -211,7 +211,10 @@ def _outcome(
         for state, time_ms in times.items()
         if state in _UNPRODUCTIVE
     )
-    money = sum(_money(bill) * share for bill, share in bills) + unseen_s / 3600 * prices.spot_per_gpu_hour
+    money = (
+        sum(_money(bill) * share for bill, share in bills)
+        + unseen_s / 3600 * prices.spot_per_gpu_hour
+    )
     return Outcome(
         iterations=len(iterations),
         is_finished=len(iterations) == job.iterations,
