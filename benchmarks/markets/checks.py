@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +31,22 @@ from spotlight_simulation.market.batch_model import (
 )
 from spotlight_simulation.profile import load_profile
 
-ON_MARKETS = [
-    *(("ocr", seed, "g4dn-trace") for seed in SEEDS),
-    *((task, seed, MARKET) for task in TASKS for seed in SEEDS),
-]
-"""Task, seed and market of the runs that there may be."""
-
 
 def checks(folder: Path) -> dict[str, Any]:
     """By run that is kept: previews for each sample, and seconds to the target, real and by the
     model."""
     runs = MarketRuns(folder)
     found = {}
-    for task, seed, market in ON_MARKETS:
-        run = runs.read(market_run(task, seed, NODES, market))
+    for task, seed in product(TASKS, SEEDS):
+        run = runs.read(market_run(task, seed, NODES, MARKET))
         if run is not None:
-            found[f"{task}, seed {seed}, {market}"] = _check(Kept(folder, task), seed, market, run)
+            found[f"{task}, seed {seed}, {MARKET}"] = _check(Kept(folder, task), seed, run)
     return found
 
 
-def _check(kept: Kept, seed: int, market: str, run: Run) -> dict[str, float]:
+def _check(kept: Kept, seed: int, run: Run) -> dict[str, float]:
     paces = kept.paces(NODES)
-    on_market = Market(compressed(market, NODES))
+    on_market = Market(compressed(MARKET, NODES))
     began_s = run["validation"][0][0]
     seconds = arrival(curve_of(run), kept.levels(seed)[LEVELS[-1]]).seconds - began_s
     needed = kept.late(kept.with_nodes(NODES)[seed], seed)

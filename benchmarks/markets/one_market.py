@@ -46,9 +46,9 @@ class Came(msgspec.Struct, frozen=True):
     """What came of a run."""
 
     hours: float
-    """To the target. [h of the market]"""
+    """The time to the target. [h of the market]"""
     cost: float
-    """To the target, at the paper's discount."""
+    """What all GPUs cost until then, at the paper's discount."""
     in_time: tuple[float, ...]
     """The share of the way to the target that is made, after each of the fixed times."""
     for_money: tuple[float, ...]

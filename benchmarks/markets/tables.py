@@ -13,6 +13,7 @@ from benchmarks.markets.comparison import HEADLINES, JOB_H, ON_SPOT, SHARES, WHO
 from benchmarks.markets.entrants import ALL_ON_SPOT, RESERVED, SPOTLIGHT, TASKS
 from benchmarks.markets.places import PAPER, PRICES
 from benchmarks.markets.splits import SPLITS
+from spotlight.report.formatting import count
 from spotlight_simulation.market.rivals import COSTS
 
 _ON_DEMAND = "data-parallel-on-demand"
@@ -127,7 +128,7 @@ def _one_market(figures: Figures) -> Iterable[Sequence[str]]:
     yield ("---",) * (1 + len(columns) + len(_BOTH))
     for name, row in figures["one_market"].items():
         if name == SPOTLIGHT:
-            seeds = ", ".join(f"{task}: {row[f'seeds[{task}]']} seeds" for task in TASKS)
+            seeds = ", ".join(f"{task}: {count(row[f'seeds[{task}]'], 'seed')}" for task in TASKS)
             values = [_NOT_MEASURED if row[key] is None else f"{row[key]:g}" for key in columns]
             yield f"{row['title']} ({seeds})", *values, "", ""
         else:

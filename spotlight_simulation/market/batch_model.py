@@ -8,6 +8,7 @@ Nothing else is modelled: a node is as fast as any other, and works from one mom
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -321,16 +322,28 @@ def _pace(job: JobSpec, profile: Profile, workers: int) -> Pace:
     sample_s, preview_s = job.sampler.steps * step_s, job.preview_steps * step_s
     previews = waits_s = 0.0
     if job.exploration.mode != "none":
-        each_s = samples * preview_s
-        beside = min(job.exploration.candidates, workers * train_s / each_s)
+        previews = min(job.exploration.candidates, workers * train_s / (samples * preview_s))
         plan = plan_spot_time(_spot_work(job, train_s, sample_s, preview_s, workers))
-        previews = max(beside, plan.waited_for)
-        waits_s = (previews - beside) * each_s / (workers + trainers)
-        waits_s += times.score_s if previews > beside else 0.0
+        if plan.waited_for > previews:
+            previews, batch = plan.waited_for, job.sampler.micro_batch
+            batches = round(previews * samples / batch)
+            free_at = [0.0] * workers + [train_s] * trainers
+            waits_s = _last_at(batches, batch * preview_s, free_at) - train_s + times.score_s
     if job.trains_on_previews:
         return Pace(train_s + waits_s, previews=previews)
     rollout_s = math.ceil(samples / (workers + trainers)) * sample_s + times.score_s
     return Pace(train_s + waits_s + rollout_s + profile.publication_s, previews=previews)
+
+
+def _last_at(count: int, seconds: float, free_at: Sequence[float]) -> float:
+    """When the last of so many batches is made, each by whoever is free first, from these times."""
+    ends = list(free_at)
+    heapq.heapify(ends)
+    last = 0.0
+    for _ in range(count):
+        last = heapq.heappop(ends) + seconds
+        heapq.heappush(ends, last)
+    return last
 
 
 def _spot_work(

@@ -199,19 +199,22 @@ def _outcome(
     }
     unseen_s = workers * sum(unseen.values())
     bills = [
-        bill
+        (bill, _share_before(ended_s, bill))
         for bill in _bills(run.folder / "runs")
-        if bill.node not in unseen and (bill.job or bill.from_at < ended_s)
+        if bill.node not in unseen
     ]
     states_ms = sum(
-        time_ms
-        for bill in bills
+        time_ms * share
+        for bill, share in bills
         if bill.pool == "spot"
         for times in bill.times.values()
         for state, time_ms in times.items()
         if state in _UNPRODUCTIVE
     )
-    money = sum(_money(bill) for bill in bills) + unseen_s / 3600 * prices.spot_per_gpu_hour
+    money = (
+        sum(_money(bill) * share for bill, share in bills)
+        + unseen_s / 3600 * prices.spot_per_gpu_hour
+    )
     return Outcome(
         iterations=len(iterations),
         is_finished=len(iterations) == job.iterations,
@@ -236,6 +239,14 @@ def _iterations(folder: Path) -> list[IterationMetrics]:
 def _bills(runs: Path) -> Iterator[NodeBill]:
     for path in runs.rglob(NAME):
         yield from read_ledger(path.parent).bills
+
+
+def _share_before(ended_s: float, bill: NodeBill) -> float:
+    """Of a bill of the job it is all; nodes that worked for no job are billed on after its end."""
+    if bill.job:
+        return 1.0
+    billed_s = bill.to_at - bill.from_at
+    return min(1.0, max(0.0, ended_s - bill.from_at) / billed_s) if billed_s else 0.0
 
 
 def _money(bill: NodeBill) -> float:

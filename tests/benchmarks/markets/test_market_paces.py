@@ -20,6 +20,9 @@ WINDOW = Work(
     score_s=2.0,
     publish_s=5.0,
     load_s=10.0,
+    weights_s=1.0,
+    gradient_s=1.0,
+    taken_s=0.0,
 )
 """Sixteen samples an iteration, and an update of 20 s on four GPUs."""
 MEASURED = [Pace(100.0, worth=0.5, previews=1.0), Pace(100.0, worth=1.0, previews=4.0)]

@@ -182,12 +182,19 @@ def test_previews_are_as_many_as_the_test_bed_of_four_nodes_makes() -> None:
         assert paces[4].iteration_s == pytest.approx(40.6, rel=0.03)
 
 
-@pytest.mark.parametrize(("nodes", "iteration_s", "previews"), [(0, 91.9, 2.54), (1, 61.1, 2.48)])
+@pytest.mark.parametrize(
+    ("split", "nodes", "iteration_s", "previews"),
+    [
+        ("sol-rl-split", 0, 91.9, 2.54),
+        ("sol-rl-split", 1, 61.1, 2.48),
+        ("even-split", 4, 110.4, 1.5),
+    ],
+)
 def test_training_waits_for_previews_where_nodes_are_few_as_the_real_coordinator_has_it(
-    nodes: int, iteration_s: float, previews: float
+    split: str, nodes: int, iteration_s: float, previews: float
 ) -> None:
     """The figures are of ten iterations of the simulated test-bed."""
-    pace = job_paces(job(), load_profile(PROFILES["sol-rl-split"]), nodes=nodes)[nodes]
+    pace = job_paces(job(), load_profile(PROFILES[split]), nodes=nodes)[nodes]
     assert pace.iteration_s == pytest.approx(iteration_s, rel=0.03)
     assert pace.previews == pytest.approx(previews, rel=0.05)
 
