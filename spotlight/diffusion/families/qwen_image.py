@@ -171,7 +171,7 @@ class QwenImage(Family):
         outside.linear(("txt_in",), "text", text, config.joint_attention_dim)
         return kind.activations([kind.block()] * config.num_layers, outside)
 
-    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
+    def guide(self, positive: Tensor, negative: Tensor, scale: float | Tensor) -> Tensor:
         """Every token is rescaled to the norm of the positive one."""
         combined = super().guide(positive, negative, scale)
         norms = [velocity.norm(dim=-1, keepdim=True) for velocity in (positive, combined)]
