@@ -32,9 +32,7 @@ def test_images_that_prompts_come_with_take_host_memory_and_twice_as_much_on_the
         with console.capture() as captured:
             console.print(memory_table(job, checkpoint, "", None, images=images))
         lines = captured.get().splitlines()
-        return [
-            line.replace("│", " ").split()[-4:] for line in lines if "images" in line.split("MB")[0]
-        ]
+        return [line.replace("│", " ").split()[-4:] for line in lines if "images" in line]
 
     assert said(0) == []
-    assert said(3_000_000) == [["6.0", "MB"] * 2, ["3.0", "MB"] * 2]
+    assert said(3_000_000) == [["6.00", "MB"] * 2, ["3.00", "MB"] * 2]
