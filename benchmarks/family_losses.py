@@ -27,7 +27,7 @@ from spotlight_simulation.drawn_batches import drawn_batch
 from spotlight_simulation.pipeline_comparison import FILES_BY_DIGEST, prompts_of, small_case
 
 UPDATES = 20
-"""Of a whole run."""
+"""The benchmark takes so many of each loss."""
 RATE = 1e-5
 """AdamW's step size is so small that updates go down hill in every family."""
 SAMPLES = 4

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from spotlight.assets import read_prompt_lines
 from spotlight.condition_images import digest_of, named
@@ -69,3 +71,20 @@ def test_without_images_a_prompt_has_the_same_fields_everywhere(tmp_path: Path) 
     path.write_text("\n".join(lines), encoding="utf-8")
     with pytest.raises(JobError, match="line 2: its prompt occurred before with other fields"):
         refuse_twins(FIELD, read_prompt_lines(path))
+
+
+def turned(width: int, height: int) -> bytes:
+    """A file of these sides, of which a person sees the right one at the top."""
+    note, file = Image.Exif(), io.BytesIO()
+    note[0x0112] = 6
+    gradient_image(width, height, 1).save(file, "PNG", exif=note)
+    return file.getvalue()
+
+
+def test_images_have_the_size_that_a_person_sees(tmp_path: Path) -> None:
+    (tmp_path / "turned.png").write_bytes(turned(32, 48))
+    (tmp_path / "wrong.png").write_bytes(turned(48, 32))
+    texts, _ = read(tmp_path, "a.png", "turned.png")
+    assert len(texts) == 2
+    with pytest.raises(JobError, match="has 32 x 48 pixels, but the first image has 48 x 32"):
+        read(tmp_path, "a.png", "wrong.png")
