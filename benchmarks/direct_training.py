@@ -43,7 +43,7 @@ class Clock:
         train_s = times.train_sample_s * job.samples_per_iteration
         return cls(
             sample_s * job.samples_per_iteration / (RESERVED + SPOT) + times.score_s,
-            train_s + times.publish_s,
+            train_s + profile.publication_s,
             int(SPOT * (train_s - times.score_s) / sample_s),
         )
 

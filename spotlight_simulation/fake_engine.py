@@ -123,13 +123,12 @@ class FakeEngine:
     ) -> BundleOffer:
         """See `engine.Engine`."""
         times, data = self._hardware.times, msgspec.msgpack.encode(weights)
-        if is_lent(key):
-            if times.lent_bytes:
-                await asyncio.sleep(times.lent_bytes / times.network.copy_bytes_per_s)
-            return await self._hardware.stores.upload(store, key, data, times.lent_bytes)
-        if times.publish_s:
-            await asyncio.sleep(times.publish_s)
-        return await self.upload(store, key, data)
+        nbytes = times.lent_bytes if is_lent(key) else times.published_bytes
+        seconds = nbytes / times.network.copy_bytes_per_s
+        seconds += 0.0 if is_lent(key) else times.publish_s
+        if seconds:
+            await asyncio.sleep(seconds)
+        return await self._hardware.stores.upload(store, key, data, nbytes)
 
     async def fetch_weights(self, parts: Sequence[BundleOffer]) -> str:
         """See `engine.Engine`; all parts must be of the same weights."""

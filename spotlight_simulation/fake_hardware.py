@@ -55,9 +55,11 @@ class HardwareTimes:
     train_jitter: float = 0.0
     """Training takes up to this share longer or shorter."""
     publish_s: float = 0.0
-    """Seconds until nodes have a weights version."""
+    """Seconds until nodes have a weights version, besides what its bytes take."""
+    published_bytes: int = 0
+    """What a rank leaves of a weights version; 0: fingerprints have no size to speak of."""
     lent_bytes: int = 0
-    """What a rank leaves of the weights that it lends; 0: fingerprints have no size to speak of."""
+    """The same of the weights that it lends."""
     gradient_bytes: int = 0
     """The same of the gradient of a slice."""
     network: Network = field(default_factory=Network)

@@ -36,6 +36,11 @@ class Lending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """Seconds in which weights or a gradient come over a link on which nothing else is."""
         return self.adapter_bytes / self.copy_bytes_per_s
 
+    def weights_s(self, ranks: int) -> float:
+        """Seconds in which so many ranks leave their parts of the weights, and a node gets all of
+        them at the same time, over a link on which nothing else is."""
+        return 2 * self.copy_s / ranks
+
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long one iteration without exploration takes, and what goes on around it; all times in
@@ -58,8 +63,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     train_s: float
     train_jitter: float
     """Training takes up to this share longer or shorter."""
-    publish_s: float
-    """The time from the end of training until nodes have the new weights."""
+    publish_s: float | None = None
+    """The time from the end of training until nodes have the new weights; None: what `lending` says
+    that a rank and the links take for them."""
     load_s: float
     """The time to load the model, or a trainer."""
     score_s: float
@@ -71,16 +77,24 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be above 0 and finite, not {getattr(self, name)}")
         for name in ("publish_s", "load_s", "score_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be finite and 0 at least, not {getattr(self, name)}")
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be finite and 0 at least, not {value}")
         if not 0 <= self.train_jitter < 1:
             raise ValueError(f"train_jitter must be in [0, 1), not {self.train_jitter}")
+
+    @property
+    def publication_s(self) -> float:
+        """The time from the end of training until a node has the new weights."""
+        given = self.publish_s is not None
+        return self.publish_s if given else self.lending.weights_s(self.gpus)
 
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, and for the rows that it makes of a
         sample. A denoising step takes the same, whatever it is for."""
         rows = _rows_of_a_sample(job)
         step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
+        part_bytes = self.lending.adapter_bytes // job.training.ranks
         return HardwareTimes(
             step_s=step_s * job.sampler.micro_batch,
             score_s=self.score_s,
@@ -89,8 +103,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             train_sample_s=self.train_s / self.rows * rows,
             rows_of_sample=rows,
             train_jitter=self.train_jitter,
-            publish_s=self.publish_s,
-            lent_bytes=self.lending.adapter_bytes // job.training.ranks,
+            publish_s=self.publish_s or 0.0,
+            published_bytes=part_bytes if self.publish_s is None else 0,
+            lent_bytes=part_bytes,
             gradient_bytes=self.lending.adapter_bytes,
             network=Network(self.lending.copy_bytes_per_s, self.lending.link_bytes_per_s),
         )

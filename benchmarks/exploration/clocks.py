@@ -8,8 +8,8 @@ with it within 3 % (`tests/benchmarks/exploration/test_clocks.py`).
 
 What nobody has measured on real clusters is assumed:
 - A slice of a gradient is one row, a sample at one flow time, which is the finest that there is.
-- `LINK_S` to bring the weights of an update to a spot GPU, and as much to bring a gradient back:
-  adapters of 0.4 to 1.7 GB at about 10 Gbit/s. With full weights, no spot GPU could help in time.
+- What the profile says of the bytes of weights and gradients, and of links: the simulated cluster
+  has the same. With full weights, no spot GPU could help in time.
 - A spot node is lost `LOSSES_AN_HOUR` times, and another one comes at once. GPUs that train
   together as one group stop for the loss and for the newcomer, load again each time, and repeat
   half of an iteration on average. Work by pull loses a preview or a slice, and the time to load.
@@ -27,7 +27,6 @@ import msgspec
 from spotlight.jobs import JobSpec
 from spotlight_simulation.profile import Profile
 
-LINK_S = 1.0
 LOSSES_AN_HOUR = 0.16
 """How often each spot node is lost; a guess, since clouds tell no rate."""
 GPUS_OF_NODE = 2
@@ -68,8 +67,12 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     """To score the last of what is denoised."""
     publish_s: float
     load_s: float
-    link_s: float = LINK_S
-    """To bring the weights of an update to a spot GPU; a gradient takes as long back."""
+    weights_s: float
+    """Until a spot GPU has the weights of an update."""
+    gradient_s: float
+    """To bring a gradient back."""
+    taken_s: float
+    """The time from one gradient to the next where the link of the ranks brings nothing else."""
 
     @property
     def train_s(self) -> float:
@@ -101,8 +104,11 @@ def work_of(job: JobSpec, profile: Profile, previews: float) -> Work:
         row_s=profile.train_s * profile.gpus / profile.rows,
         updates=updates,
         score_s=profile.score_s,
-        publish_s=profile.publish_s,
+        publish_s=profile.publication_s,
         load_s=profile.load_s,
+        weights_s=profile.lending.weights_s(profile.gpus),
+        gradient_s=profile.lending.copy_s,
+        taken_s=profile.lending.adapter_bytes / profile.lending.link_bytes_per_s,
     )
 
 
@@ -156,14 +162,21 @@ def with_helpers(work: Work, fleet: Fleet, helpers: int) -> float:
 
 def update_s(work: Work, ranks: int, helpers: int) -> float:
     """Until the gradients of all rows are there, each of which goes to whoever has it there first.
-    Helpers begin when the weights have come, and what they have computed has to go back."""
-    ends = [(work.row_s, work.row_s)] * ranks
-    ends += [(2 * work.link_s + work.row_s, work.row_s)] * helpers
+    Helpers begin when the weights have come, and what they have computed has to go back, one after
+    the other over the link of the ranks."""
+    first_s = work.weights_s + work.row_s + work.gradient_s
+    ends = [(work.row_s, work.row_s, False)] * ranks + [(first_s, first_s, True)] * helpers
     heapq.heapify(ends)
-    last = 0.0
-    for _ in range(work.rows):
-        last, row_s = heapq.heappop(ends)
-        heapq.heappush(ends, (last + row_s, row_s))
+    counted, last, link_free_at = 0, 0.0, 0.0
+    while counted < work.rows:
+        there_at, sent_by, over_link = heapq.heappop(ends)
+        if over_link and there_at < link_free_at:
+            heapq.heappush(ends, (link_free_at, sent_by, over_link))
+            continue
+        counted, last = counted + 1, there_at
+        if over_link:
+            link_free_at = there_at + work.taken_s
+        heapq.heappush(ends, (sent_by + work.row_s, sent_by + work.row_s, over_link))
     return last
 
 
@@ -222,10 +235,14 @@ def by_pull(clock: Clock) -> Clock:
 
 
 def on_slower_link(clock: Clock, factor: float) -> Clock:
-    """The same on a link that takes so many times as long."""
-    return lambda work, fleet: clock(
-        msgspec.structs.replace(work, link_s=factor * work.link_s), fleet
-    )
+    """The same where all that goes over links takes so many times as long."""
+
+    def longer(work: Work, fleet: Fleet) -> float:
+        names = ("weights_s", "gradient_s", "taken_s")
+        slower = {name: factor * getattr(work, name) for name in names}
+        return clock(msgspec.structs.replace(work, **slower), fleet)
+
+    return longer
 
 
 def _lost(spot_gpus: int, seconds: float) -> float:

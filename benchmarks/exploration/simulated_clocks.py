@@ -28,7 +28,7 @@ from spotlight_simulation.profile import load_profile
 SLICES = 8
 """How many parts a rank's share of an update has; it has as many rows on the tasks."""
 ITERATIONS = 10
-PROTOCOL = 3
+PROTOCOL = 4
 """The version of the protocol's timing: it is to be raised when spot GPUs share their time out in
 another way."""
 

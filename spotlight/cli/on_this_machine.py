@@ -76,7 +76,8 @@ def plan(
     files = check(spec, run_folder=folder, permissions=Permissions.parse((), reward_secret or ()))
     costs = check_money(spec, operator_prices(prices))
     base = usable_base("--store", store)
-    memory = memory_table(settled(spec, files), files.checkpoint, gpu, base)
+    images = sum(map(len, files.images.values()))
+    memory = memory_table(settled(spec, files), files.checkpoint, gpu, base, images=images)
     check_store(spec, files, base)
     for model in filter(None, (spec.model, spec.work.preview_model)):
         if is_builtin(model.checkpoint):

@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spotlight.cli.tables import pairs
-from spotlight.diffusion.activations import FLOAT32
 from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec, RewardSpec
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.losses import loss_title
@@ -22,7 +21,7 @@ from spotlight.policies.money.words import money
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
 from spotlight.preflight.memory import trained_guidance
-from spotlight.preflight.scorers import scorer_parameters
+from spotlight.preflight.scorers import scorer_bytes
 from spotlight.report.formatting import count
 from spotlight.types import Pool
 
@@ -117,10 +116,9 @@ def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
 def _reward(reward: RewardSpec) -> str:
     """Where its scorer computes, and how much memory it needs, as far as that is known."""
     if reward.kind in PUBLISHED:
-        parameters = scorer_parameters(reward)
         device = (reward.clip or ClipSpec()).device
         shared = "the accelerator, which denoises too" if device == "accelerator" else "the CPU"
-        where = f"in every worker on {shared}, {amount(FLOAT32 * parameters)}B"
+        where = f"in every worker on {shared}, {amount(scorer_bytes(reward))}B"
     elif endpoint := reward.http or reward.judge:
         where = f"on {':'.join(map(str, endpoint.place))}"
     elif reward.kind == "python":

@@ -188,6 +188,8 @@ class FlowModel:
 
     def _negative_of(self, prompt: str) -> str:
         """What it is guided against, where that has an image, too; empty where it has none."""
+        if not self._family.image_processor:
+            return ""
         digest = named(prompt).digest
         return with_image(self._negative_prompt, digest) if digest else ""
 

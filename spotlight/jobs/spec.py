@@ -331,6 +331,13 @@ class JobSpec(Section, frozen=True, kw_only=True):
         return (*self.rewards, *self.validation.rewards)
 
     @property
+    def reward_fields(self) -> dict[str, RewardSpec]:
+        """The same rewards, by the fields that they stand in."""
+        places = {f"rewards[{at}]": one for at, one in enumerate(self.rewards)}
+        others = {f"validation.rewards[{at}]": o for at, o in enumerate(self.validation.rewards)}
+        return places | others
+
+    @property
     def compares(self) -> bool:
         """Whether a reward that is trained on compares the images of a prompt group."""
         return any(reward.groupwise for reward in self.rewards)

@@ -15,7 +15,7 @@ from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
 from spotlight.jobs import JobSpec, TrainingSpec
 from spotlight.jobs.losses import LOSSES, NOISY_SAMPLERS, training_guidance
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
-from spotlight.preflight.scorers import scorer_parameters
+from spotlight.preflight.scorers import scorer_bytes
 from spotlight.types import Quantize
 
 BFLOAT16 = 2
@@ -227,8 +227,8 @@ def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[P
         parts.append(Part("transformer of previews", nbytes * checkpoint.previewer.parameters))
     for reward in job.measured_rewards:
         is_there = not on_accelerator or reward.clip is None or reward.clip.device == "accelerator"
-        if is_there and (parameters := scorer_parameters(reward)):
-            parts.append(Part(f"scorer {reward.name}", FLOAT32 * parameters))
+        if is_there and (its := scorer_bytes(reward)):
+            parts.append(Part(f"scorer {reward.name}", its))
     if on_accelerator:
         parts.append(Part("libraries (assumed)", LIBRARIES))
     return parts

@@ -12,6 +12,7 @@ three policies, which whoever computes it has to `use`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -26,6 +27,7 @@ from spotlight.jobs.losses import training_guidance
 from spotlight.training.batches import TrainingBatch, key
 from spotlight.training.forwards import Forwards, MicroBatch
 from spotlight.training.losses import Loss, Terms, Velocities, build_loss
+from spotlight.training.repeatable import repeatable_kernels
 from spotlight.training.weights import BackwardSum, trainable
 from spotlight.transport.tensors import bundles
 from spotlight.types import Slice, UpdateSlices
@@ -204,11 +206,12 @@ class SliceComputer:
         """Of every micro-batch, under the weights in the model, and then `idle` passes because
         others have more; raises `Unwanted`."""
         found = []
-        for micro_batch in forwards.micro_batches(terms, size):
-            _require(wanted)
-            found.append(forwards.velocity(micro_batch).cpu())
-        for _ in range(idle):
-            forwards.idle(terms)
+        with self._kernels():
+            for micro_batch in forwards.micro_batches(terms, size):
+                _require(wanted)
+                found.append(forwards.velocity(micro_batch).cpu())
+            for _ in range(idle):
+                forwards.idle(terms)
         return found
 
     def accumulate(
@@ -227,17 +230,18 @@ class SliceComputer:
         losses = [torch.zeros(0, device=device)]
         self._backward.start(into)
         try:
-            for number, micro_batch in enumerate(forwards.micro_batches(terms, update.size)):
-                _require(wanted)
-                of_rows, named = self._evaluate(prepared, number, micro_batch)
-                torch.autograd.backward(of_rows.sum() * update.scale)
-                self._backward.collect()
-                columns = [of_rows.detach(), *(named[name] for name in metrics)]
-                sums += torch.stack(columns, dim=1).double().sum(dim=0)
-                losses.append(of_rows.detach())
-            for _ in range(prepared.idle):
-                torch.autograd.backward(forwards.idle(terms).sum() * 0)
-                self._backward.collect()
+            with self._kernels():
+                for number, micro_batch in enumerate(forwards.micro_batches(terms, update.size)):
+                    _require(wanted)
+                    of_rows, named = self._evaluate(prepared, number, micro_batch)
+                    torch.autograd.backward(of_rows.sum() * update.scale)
+                    self._backward.collect()
+                    columns = [of_rows.detach(), *(named[name] for name in metrics)]
+                    sums += torch.stack(columns, dim=1).double().sum(dim=0)
+                    losses.append(of_rows.detach())
+                for _ in range(prepared.idle):
+                    torch.autograd.backward(forwards.idle(terms).sum() * 0)
+                    self._backward.collect()
         finally:
             self._backward.drop()
         return Computed(sums, torch.cat(losses))
@@ -254,6 +258,11 @@ class SliceComputer:
                 if not is_finite(*(each for each in found if each is not None)):
                     return number * update.size + row
         return None
+
+    def _kernels(self) -> AbstractContextManager[None]:
+        """Repeatable ones where others may compute some of an update's slices."""
+        are_shared = self._training.slices > 1
+        return repeatable_kernels(self._model.device) if are_shared else nullcontext()
 
     def _evaluate(
         self, prepared: Prepared, number: int, micro_batch: MicroBatch

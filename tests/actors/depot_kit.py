@@ -77,7 +77,7 @@ class Owner(Actor):
     came_back, is_over = False, False
     listens_until = 0.0
     progress = SimpleNamespace(schedule=SCHEDULE)
-    gradients = SimpleNamespace(workers=SimpleNamespace(computing=frozenset()))
+    gradients = SimpleNamespace(workers=SimpleNamespace(helping=frozenset()))
 
     def fail(self, reason: str) -> None:
         self.failed(reason)

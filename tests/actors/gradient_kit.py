@@ -70,6 +70,7 @@ class Requests:
         self.open: dict[str, Request] = {}
         """In the order in which they were asked for."""
         self.computing: list[frozenset[str]] = []
+        self.versatile: list[frozenset[str]] = []
         self.forgotten: list[tuple[str, int]] = []
 
     def submit(self, requests: Iterable[Request]) -> None:
@@ -79,8 +80,9 @@ class Requests:
         assert kind == "gradient"
         self.open.clear()
 
-    def compute(self, names: frozenset[str]) -> None:
+    def compute(self, names: frozenset[str], versatile: frozenset[str]) -> None:
         self.computing.append(names)
+        self.versatile.append(versatile)
 
     def forget(self, kind: str, iteration: int) -> None:
         self.forgotten.append((kind, iteration))

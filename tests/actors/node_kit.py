@@ -50,6 +50,8 @@ class FakeLauncher:
         self.started: list[FakeProcess] = []
         self.keys: dict[str, WorkerKeys] = {}
         """What the latest worker of each name was handed."""
+        self.environments: dict[str, Mapping[str, str]] = {}
+        """Those of the latest worker of each name."""
 
     async def start(
         self,
@@ -61,6 +63,7 @@ class FakeLauncher:
     ) -> FakeProcess:
         self.started.append(FakeProcess(name))
         self.keys[name] = WorkerKeys.decode(secret)
+        self.environments[name] = env
         return self.started[-1]
 
     def latest(self, name: str) -> FakeProcess:

@@ -21,6 +21,7 @@ REPLAYED = {
     "sampler.micro_batch": 4,
 }
 EVEN = SOL_RL_SPLIT.with_name("even-split.yaml")
+VERL = SOL_RL_SPLIT.with_name("verl-omni-split.yaml")
 
 
 def plain(changes: Mapping[str, Any] | None = None) -> JobSpec:
@@ -77,6 +78,16 @@ def test_every_rank_lends_its_part_of_the_weights() -> None:
     assert timings.lent_bytes * job.training.ranks == profile.lending.adapter_bytes
     assert timings.gradient_bytes == profile.lending.adapter_bytes
     assert timings.network.copy_bytes_per_s == profile.lending.copy_bytes_per_s
+
+
+def test_a_publication_takes_what_is_given_or_else_what_its_bytes_take() -> None:
+    given, counted = (load_profile(path) for path in (SOL_RL_SPLIT, VERL))
+    assert (given.publication_s, given.times(plain()).published_bytes) == (5.0, 0)
+    part_s = counted.lending.copy_s / counted.gpus
+    assert counted.publication_s == pytest.approx(2 * part_s), "it is left, and gets there"
+    timings = counted.times(plain())
+    assert timings.publish_s == 0.0
+    assert timings.published_bytes == timings.lent_bytes == counted.lending.adapter_bytes // 4
 
 
 @pytest.mark.parametrize(

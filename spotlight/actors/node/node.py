@@ -60,6 +60,10 @@ from spotlight.types import StoreEndpoint
 
 log = structlog.get_logger(__name__)
 
+_ENVIRONMENT = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+"""What workers' processes have unless the node's own says something else: with workspaces of its
+own cuBLAS adds in the same order every time, as gradients of slices must be."""
+
 
 @dataclass(frozen=True)
 class NodeSettings:
@@ -458,7 +462,7 @@ class NodeScheduler(Actor):
         log_path = settings.log_of(name)
         return await self._launcher.start(
             argv,
-            env={**os.environ, **own},
+            env={**_ENVIRONMENT, **os.environ, **own},
             name=name,
             log_path=log_path,
             secret=keys.encode(),

@@ -308,7 +308,7 @@ class Member(Actor):
 
     def _failed(self, batch: Batch, error: Exception) -> LeaseFailed:
         requests = batch.message.requests
-        rows = error.rows if isinstance(error, NotFinite) else ()
+        rows = error.rows if isinstance(error, NotFinite | CommitRefused) else ()
         problem = f"{type(error).__name__}: {error}"
         if self._engine.fault_of(error) == "memory":
             problem = (

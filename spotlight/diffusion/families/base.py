@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 import msgspec
 
 from spotlight.diffusion.activations import Activations, Pass
-from spotlight.diffusion.checkpoint_files import Shape, read_json, read_weights, wrong
+from spotlight.diffusion.checkpoint_files import Shape, read_index, read_json, read_weights, wrong
 from spotlight.diffusion.geometry import Geometry, Grid
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import JobError
@@ -85,7 +85,7 @@ class CheckpointFolder:
         path, expected = self.config_path(part), self.parts[part]
         named = read_json(path, _Named)
         classes = named.architectures or (named.class_name or expected,)
-        if expected not in classes:
+        if not any(_holds(each, expected) for each in classes):
             raise wrong(path, f"is not of a {expected}; copy the {part} of this very checkpoint")
         if named.quantization_config is not None:
             raise wrong(
@@ -104,9 +104,20 @@ class CheckpointFolder:
         return read_weights(self.path / part).shapes
 
 
+def _holds(saved: str, expected: str) -> bool:
+    """Whether the files of a class have what another one loads: a `Qwen3ForCausalLM` of
+    transformers is a `Qwen3Model` and a head, which is left out.
+    """
+    stem = expected.removesuffix("Model")
+    return saved == expected or (stem != expected and saved.startswith(f"{stem}For"))
+
+
 class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What transformer/config.json says in most families; its defaults are those of diffusers."""
 
+    in_channels: Size
+    out_channels: Size | None = None
+    """None: as many as it is given."""
     num_layers: Size
     num_attention_heads: Size
     attention_head_dim: Size
@@ -115,6 +126,16 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def width(self) -> int:
         """Channels of a token inside the transformer."""
         return self.num_attention_heads * self.attention_head_dim
+
+    def require(self, path: Path, field: str, other: str, wanted: int) -> None:
+        """Raise the `CheckpointError` of a field that does not fit another part."""
+        require_equal(path, field, getattr(self, field), other, wanted)
+
+    def require_channels(self, path: Path, other: str, wanted: int) -> None:
+        """Raise the `CheckpointError` of channels that do not fit another part, or each other."""
+        self.require(path, "in_channels", other, wanted)
+        produced = self.out_channels or self.in_channels
+        require_equal(path, "out_channels", produced, "in_channels", self.in_channels)
 
 
 @dataclass(frozen=True)
@@ -288,9 +309,23 @@ class Family(ABC):
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """The conditioning of one prompt, of the same shapes for every prompt: padded to `tokens`,
-        if it has `text_lengths`. Raises `JobError` for a prompt that has more.
+        if it has `text_lengths`, by zeros, and with a mask that says which are real. Raises
+        `JobError` for a prompt that has more.
         """
-        return encoded
+        if not self.text_lengths:
+            return encoded
+        hidden = encoded["embeds"]
+        if len(hidden) > tokens:
+            raise JobError(
+                "sampler.text_tokens",
+                f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
+                " or shorten the prompt",
+            )
+        embeds = hidden.new_zeros(tokens, *hidden.shape[1:])
+        embeds[: len(hidden)] = hidden
+        mask = hidden.new_zeros(tokens).bool()
+        mask[: len(hidden)] = True
+        return {**encoded, "embeds": embeds, "mask": mask}
 
     @abstractmethod
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
@@ -335,6 +370,14 @@ def require_equal(path: Path, field: str, value: int, other: str, wanted: int) -
     """Raise the `CheckpointError` of a configuration at `path` that does not fit another part."""
     if value != wanted:
         raise wrong(path, f"has {field} {value}, but {other} is {wanted}; they must be equal")
+
+
+def refuse_distilled(index: Path) -> None:
+    """Raise the `CheckpointError` of a model_index.json that says `is_distilled`."""
+    if read_index(index).get("is_distilled"):
+        raise wrong(
+            index, "is of the distilled checkpoint (is_distilled); give the base one to be trained"
+        )
 
 
 def require_axes(path: Path, axes: Sequence[int], head: int) -> None:

@@ -197,10 +197,13 @@ class ReadyTakers:
         self._with_credits: Counter[int] = Counter()
         """How many of them have so many credits."""
 
-    def put(self, taker: Taker) -> None:
-        """It can take a batch; known already, it keeps its place unless something has changed."""
+    def set(self, taker: Taker, weights: tuple[WeightsKey, ...]) -> None:
+        """It can take a batch of these weights, or none if there are none; known already, it keeps
+        its place unless something has changed."""
+        if not weights:
+            return self.drop(taker.name)
         assert taker.report is not None
-        place = (taker.load, len(taker.leases), taker.failures), taker.weights
+        place = (taker.load, len(taker.leases), taker.failures), weights
         if self._places.get(taker.name) != place:
             self.drop(taker.name)
             rank, weights = self._places[taker.name] = place
@@ -379,12 +382,16 @@ class Matching:
         self._grants_from = grants_from
         self._recalls = Recalls(timings.ask_again_s)
         self._ready = ReadyTakers()
+        self._spare = ReadyTakers()
+        """Those with nothing to do, by the weights for work of the other kind than theirs."""
         self._pullers: set[str] = set()
         """Workers that may be given requests: they neither leave nor train nor follow another."""
         self._barred: frozenset[str] = frozenset()
         """The workers that train."""
         self._computing: frozenset[str] = frozenset()
-        """The workers that compute gradients, and nothing else."""
+        """The workers that compute gradients before they do anything else."""
+        self._versatile: frozenset[str] = frozenset()
+        """The workers that do work of the other kind while there is none of theirs."""
         self._held_back: frozenset[str] = frozenset()
         """The suspects that get nothing for now."""
         self._pools: Counter[str] = Counter()
@@ -400,13 +407,14 @@ class Matching:
     def add(self, taker: Taker) -> None:
         """A worker is there; it has said nothing yet."""
         self.takers[taker.name] = taker
-        taker.computes = taker.name in self._computing
+        self._set_kinds(taker)
         self._pools[taker.pool] += 1
         self.refresh(taker.name)
 
     def remove(self, taker: Taker) -> None:
         """A worker is gone; it has no lease any more."""
         self._ready.drop(taker.name)
+        self._spare.drop(taker.name)
         self._pullers.discard(taker.name)
         del self.takers[taker.name]
         self._pools[taker.pool] -= 1
@@ -423,16 +431,18 @@ class Matching:
         else:
             self._pullers.add(name)
         report = taker.report
-        if (
-            report is not None
-            and name in self._pullers
-            and taker.load < report.credits
-            and len(taker.leases) < 2 * report.credits  # or scoring falls ever further behind
-            and not (taker.silent or taker.is_sick or name in self._held_back)
-        ):
-            self._ready.put(taker)
-        else:
+        may = name in self._pullers and not (
+            taker.silent or taker.is_sick or name in self._held_back
+        )
+        if report is None or not may or taker.load >= report.credits:
             self._ready.drop(name)
+            self._spare.drop(name)
+            return
+        # What is denoised is scored beside gradients; of more, scoring falls ever further behind.
+        denoises = len(taker.leases) < 2 * report.credits
+        self._ready.set(taker, taker.weights if taker.computes or denoises else ())
+        is_free = taker.load == 0 and (denoises or not taker.computes)
+        self._spare.set(taker, taker.other_weights if is_free else ())
 
     def heard(self, taker: Taker, now: float) -> None:
         """A worker has reported."""
@@ -447,13 +457,19 @@ class Matching:
         for name in sorted(before ^ self._barred):
             self.refresh(name)
 
-    def compute(self, names: Iterable[str]) -> None:
-        """These compute gradients, and nothing else; all others none."""
-        before, self._computing = self._computing, frozenset(names)
-        for name in sorted(before ^ self._computing):
+    def compute(self, names: Iterable[str], versatile: Iterable[str]) -> None:
+        """The first of these compute gradients, all others denoise; those that are versatile do
+        the other thing while there is nothing of that."""
+        before = self._computing, self._versatile
+        self._computing, self._versatile = frozenset(names), frozenset(versatile)
+        for name in sorted((before[0] ^ self._computing) | (before[1] ^ self._versatile)):
             if name in self.takers:
-                self.takers[name].computes = name in self._computing
+                self._set_kinds(self.takers[name])
                 self.refresh(name)
+
+    def _set_kinds(self, taker: Taker) -> None:
+        taker.computes = taker.name in self._computing
+        taker.is_versatile = taker.name in self._versatile
 
     def set_leaving(self, taker: Taker, leaving: bool) -> None:
         """Its node has notice, or is not taken after all."""
@@ -564,7 +580,6 @@ class Matching:
         if now < self._grants_from:
             return []
         self._hold_back(now)
-        self.waiting.gather()
         out: list[Instruction] = []
         while (grant := self._next_grant(now)) is not None:
             out.append(grant)
@@ -581,17 +596,18 @@ class Matching:
                     self._recalls.judge(lease, slow_from, now)
 
     def _next_grant(self, now: float) -> GrantLease | None:
-        for key in self.waiting.weights():
-            for batch in self.waiting.firsts(key):
-                taker = self._first_taker(key, batch)
-                if taker is not None:
-                    return self._grant(taker, batch, now)
+        for takers in (self._ready, self._spare):
+            for key in self.waiting.weights():
+                for batch in self.waiting.firsts(key):
+                    taker = self._first_taker(takers, key, batch)
+                    if taker is not None:
+                        return self._grant(taker, batch, now)
         return None
 
-    def _first_taker(self, key: WeightsKey, batch: Batch) -> Taker | None:
+    def _first_taker(self, takers: ReadyTakers, key: WeightsKey, batch: Batch) -> Taker | None:
         failed = [name for name in batch.failed_at if name in self.takers]
         everyone = sum(not self.groups.follows(name) for name in failed) >= self._leaders
-        for taker in self._ready.holding(key, to_score=batch.is_denoised):
+        for taker in takers.holding(key, to_score=batch.is_denoised):
             if taker.load > 0 and not self._queue_is_long(taker):
                 return None  # near the end of a phase nothing waits behind a busy worker
             if not everyone and taker.name in batch.failed_at:
@@ -645,8 +661,13 @@ class Matching:
 
     @property
     def free_groups(self) -> int:
-        """How many SP groups may be given requests to denoise now."""
+        """How many SP groups are there to denoise now."""
         return len(self._pullers - self._computing)
+
+    @property
+    def previewing_groups(self) -> int:
+        """The same with those that preview while there is no gradient to compute."""
+        return len(self._pullers - (self._computing - self._versatile))
 
     def pullers(self) -> Iterator[Taker]:
         """Those that lead them."""

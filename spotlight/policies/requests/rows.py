@@ -177,7 +177,9 @@ class Taker:
     leader: Hashable
     """Who is told what follows for it."""
     computes: bool = False
-    """Whether it computes gradients, and nothing else."""
+    """Whether it computes gradients, before all else."""
+    is_versatile: bool = False
+    """Whether it does the other thing, denoises or computes, while there is nothing of that."""
     report: Report | None = None
     """Its latest report; None until there is one, and after it could not be reached."""
     leaving: bool = False
@@ -216,13 +218,31 @@ class Taker:
 
     @property
     def weights(self) -> tuple[WeightsKey, ...]:
-        """What its group holds."""
+        """What its group holds for what it does first."""
+        return self._of_gradients if self.computes else self._to_denoise
+
+    @property
+    def other_weights(self) -> tuple[WeightsKey, ...]:
+        """What it holds for what it does otherwise; evaluations, which are long, are not for those
+        that gradients are waited for from."""
+        if not self.is_versatile:
+            return ()
+        if self.computes:
+            return tuple(key for key in self._to_denoise if key.use == "rollout")
+        return self._of_gradients
+
+    @property
+    def _of_gradients(self) -> tuple[WeightsKey, ...]:
+        """Alone: members of a group compute parts of sums, so other bits."""
+        report = self.report
+        versions = report.rollout_versions if report is not None and self.members == 1 else ()
+        return tuple(WeightsKey(version, "gradient") for version in versions)
+
+    @property
+    def _to_denoise(self) -> tuple[WeightsKey, ...]:
         report = self.report
         if report is None:
             return ()
-        if self.computes:  # alone: members of a group compute parts of sums, so other bits
-            versions = report.rollout_versions if self.members == 1 else ()
-            return tuple(WeightsKey(version, "gradient") for version in versions)
         return (
             *(WeightsKey(version, "rollout") for version in report.rollout_versions),
             *(WeightsKey(version, "evaluation") for version in report.evaluation_versions),

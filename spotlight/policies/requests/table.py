@@ -16,6 +16,7 @@ What always holds:
   not ended by it, and one that was only out of reach was not ended at all.
 - A worker is granted only what it holds the weights for.
 - Requests that are scored together are denoised anywhere, and then granted to one worker at once.
+  One that is left alone is given up: there is nothing to compare its image with.
 """
 
 from __future__ import annotations
@@ -225,9 +226,12 @@ class RequestTable:
         self._matching.bar(names)
         return self._instructions(now)
 
-    def compute(self, names: Collection[str], now: float) -> list[Instruction]:
-        """These workers are given gradients alone; all others none."""
-        self._matching.compute(names)
+    def compute(
+        self, names: Collection[str], now: float, versatile: Collection[str] = ()
+    ) -> list[Instruction]:
+        """The first of these workers are given gradients, all others none, but those that are
+        `versatile` what the others are given while there is nothing of their own kind."""
+        self._matching.compute(names, versatile)
         return self._instructions(now)
 
     def report(self, name: str, epoch: int, report: Report, now: float) -> list[Instruction]:
@@ -303,8 +307,8 @@ class RequestTable:
 
         Args:
             what: "denoising", "scoring", or "commits": those that came with it cannot be used.
-            failed: ids of the requests that cannot be done, when that is known: nothing is wrong
-                with the others.
+            failed: ids of the requests that cannot be done, or whose commits cannot be used, when
+                that is known: nothing is wrong with the others.
             traceback: where a scorer raised.
         """
         taker = self._current(name, epoch)
@@ -385,6 +389,11 @@ class RequestTable:
         return self._matching.free_groups
 
     @property
+    def previewing_groups(self) -> int:
+        """The same with those that preview while there is no gradient to compute."""
+        return self._matching.previewing_groups
+
+    @property
     def groups(self) -> Groups:
         """Who leads whom."""
         return self._matching.groups
@@ -409,6 +418,7 @@ class RequestTable:
 
     def _instructions(self, now: float) -> list[Instruction]:
         """What the event led to, and what can be granted since."""
+        self._endings.end_lone(now)
         out, self._accounts.out = self._accounts.out, []
         return out + self._matching.match(now)
 

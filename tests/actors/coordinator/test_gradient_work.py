@@ -162,19 +162,35 @@ async def test_nothing_is_said_of_devices_while_there_are_no_ranks(office: Offic
     assert (office.events, office.gradients.workers.computing) == ([], frozenset())
 
 
+ONE_SECOND = SlicesTaken(own=1, own_s=1.0)
+"""A rank has computed a slice, which took so long."""
+
+
+def knows_previews(
+    office: Office,
+    step_s: float,
+    score_s: float = 0.0,
+    taken: SlicesTaken = ONE_SECOND,
+) -> None:
+    """It was measured how long a step of previews takes, a score, and a slice on a rank."""
+    office.profile.step_s = lambda *which: step_s
+    office.table.pace.score_s = score_s
+    office.shares = SimpleNamespace(seconds_of=lambda kind: 0.0)
+    office.progress.previews_mislead = False
+    office.progress.exploration.agreement = SimpleNamespace(correlation=None)
+    office.progress.exploration.worth.curve = lambda: lambda previews: 1.0
+    office.gradients.workers.measured(0, TrainedIteration(ITERATION, {}, 1.0, "whole", taken))
+
+
 async def on_a_slow_link(office: Office) -> list[int]:
     """Gradients came far too late; how many workers compute in each of the iterations after."""
     await office.train_on("r0")
     await office.join("s0")
     await office.join("s1")
-    office.profile.step_s = lambda *which: 0.1
-    office.shares = SimpleNamespace(seconds_of=lambda kind: 0.0)
-    office.progress.previews_mislead = False
-    office.progress.exploration.agreement = SimpleNamespace(correlation=None)
+    slow = SlicesTaken(own=4, own_s=1e-3, others=1, fetched_bytes=1, fetch_s=1e6)
     workers, counts = office.gradients.workers, []
     workers.came(office.gradient(3))
-    slow = SlicesTaken(own=4, own_s=1e-3, others=1, fetched_bytes=1, fetch_s=1e6)
-    workers.measured(0, TrainedIteration(ITERATION, {}, 1.0, "whole", slow))
+    knows_previews(office, step_s=0.1, taken=slow)
     for iteration in range(ITERATION + 1, ITERATION + 24):
         office.machine.completed = iteration
         office.begin(iteration=iteration)
@@ -188,6 +204,52 @@ async def test_a_link_that_was_too_slow_is_tried_again_by_one_worker_now_and_the
     office: Office,
 ) -> None:
     assert await on_a_slow_link(office) == [*[0] * 9, 1, *[0] * 9, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("spec", [sliced("bandit")])
+async def test_who_denoises_computes_while_there_is_nothing_else(office: Office) -> None:
+    await office.train_on("r0")
+    for name in ("s0", "s1"):
+        await office.join(name)
+    office.begin()
+    assert office.requests.computing == [{"s0/0"}]
+    assert office.requests.versatile == [{"s1/0"}], "previews may take longer than slices"
+
+
+@pytest.mark.parametrize("spec", [sliced("bandit")])
+async def test_who_computes_previews_meanwhile_where_that_takes_no_longer_than_a_slice(
+    office: Office,
+) -> None:
+    await office.train_on("r0")
+    for name in ("s0", "s1"):
+        await office.join(name)
+    steps = office.spec.preview_steps
+    knows_previews(office, step_s=1 / steps)
+    office.begin()
+    assert office.requests.versatile[-1] == {"s0/0", "s1/0"}
+    office.gradients.end()
+    knows_previews(office, step_s=3 / steps)
+    office.begin()
+    assert office.requests.versatile[-1] == {"s1/0"}
+
+
+@pytest.mark.parametrize("spec", [sliced("bandit")])
+async def test_previews_go_first_everywhere_where_their_scores_take_longer(office: Office) -> None:
+    await office.train_on("r0")
+    for name in ("s0", "s1"):
+        await office.join(name)
+    knows_previews(office, step_s=0.5 / office.spec.preview_steps, score_s=0.6)
+    office.begin()
+    assert office.requests.computing[-1] == frozenset()
+    assert office.requests.versatile[-1] == {"s0/0", "s1/0"}
+    assert office.gradients.workers.computing == {"s0/0"}, "it stays apart from groups"
+
+
+async def test_nobody_computes_beside_denoising_where_gradients_come_too_late(
+    office: Office,
+) -> None:
+    await on_a_slow_link(office)
+    assert max(map(len, office.requests.versatile)) == 0
 
 
 # --- what they compute ---

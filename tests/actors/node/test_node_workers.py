@@ -44,6 +44,20 @@ async def test_a_worker_that_keeps_ending_is_given_up_and_the_others_still_join(
     assert site.joined()[-1] == [("n/0", 2)]
 
 
+async def test_its_workers_have_cublas_repeat_itself(site: Site) -> None:
+    assert site.launcher.environments["n/0"]["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+
+
+async def test_its_workers_have_the_workspaces_of_cublas_that_it_was_started_with(
+    monkeypatch: pytest.MonkeyPatch, site: Site
+) -> None:
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
+    await site.up("n/0")
+    await site.up("n/1")
+    await site.end("n/0")
+    assert site.launcher.environments["n/0"]["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+
+
 async def test_its_workers_end_with_it(site: Site) -> None:
     await site.system.stop(site.node)
     assert [await process.wait() for process in site.launcher.started] == [-9, -9]

@@ -24,6 +24,9 @@ WORK = Work(
     score_s=2.0,
     publish_s=5.0,
     load_s=10.0,
+    weights_s=1.0,
+    gradient_s=1.0,
+    taken_s=0.0,
 )
 FLEET = Fleet(4, 8)
 
@@ -78,8 +81,23 @@ def test_rows_go_to_whoever_has_their_gradient_there_first() -> None:
     assert clocks.update_s(work, ranks=1, helpers=1) == pytest.approx(20.0)
 
 
+def test_gradients_come_one_after_the_other_over_the_link_of_the_ranks() -> None:
+    work = msgspec.structs.replace(WORK, rows=8, taken_s=4.0)
+    # A rank has 4 rows by 10 s; the first of many helpers has one there by 4.5 s, others 4 s apart.
+    assert clocks.update_s(work, ranks=1, helpers=20) == pytest.approx(12.5)
+    assert clocks.update_s(WORK, ranks=1, helpers=32) == pytest.approx(4.5)
+
+
+def test_a_slower_link_lengthens_all_that_goes_over_it() -> None:
+    slow = msgspec.structs.replace(WORK, weights_s=3.0, gradient_s=3.0, taken_s=0.3)
+    quick = msgspec.structs.replace(WORK, taken_s=0.1)
+    assert clocks.on_slower_link(clocks.elastic, 3.0)(quick, FLEET) == pytest.approx(
+        clocks.elastic(slow, FLEET)
+    )
+
+
 def test_helpers_whose_link_is_too_slow_change_nothing() -> None:
-    work = msgspec.structs.replace(WORK, link_s=100.0)
+    work = msgspec.structs.replace(WORK, gradient_s=100.0)
     assert clocks.update_s(work, ranks=4, helpers=8) == clocks.update_s(work, ranks=4, helpers=0)
     assert clocks.elastic(work, FLEET) == clocks.beside(work, FLEET)
 

@@ -25,6 +25,9 @@ WORK = Work(
     score_s=2.0,
     publish_s=5.0,
     load_s=10.0,
+    weights_s=1.0,
+    gradient_s=1.0,
+    taken_s=0.0,
 )
 SEEDS = (11, 12, 13)
 PRICES = Prices(name="half", currency="USD", reserved_per_gpu_hour=2.0, spot_per_gpu_hour=1.0)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from spotlight.condition_images import digest_of, with_image
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.diffusion.experts import experts_of
 from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
@@ -71,6 +72,15 @@ def test_the_embedding_of_a_prompt_does_not_depend_on_those_beside_it(
         expected = together.select([row]).tensors
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[each], expected[each]) for each in found)
+
+
+def test_words_that_look_like_the_name_of_an_image_are_words_of_a_model_that_takes_none(
+    load: Load,
+) -> None:
+    named = with_image("a cat", digest_of(b"any"))
+    found = load("flux").encode_prompts(["a cat", named]).tensors["embeds"]
+    assert not torch.equal(found[0], found[1])
+    assert sample(load("flux"), [named], [1], settings_of("flux")).latents.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)

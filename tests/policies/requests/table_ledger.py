@@ -79,6 +79,7 @@ class Ledger:
         self.processes: dict[str, Process] = {}
         self.barred: frozenset[str] = frozenset()
         self.computing: frozenset[str] = frozenset()
+        self.versatile: frozenset[str] = frozenset()
         self.iteration = self.term = 0
         self.begin()
 
@@ -107,7 +108,7 @@ class Ledger:
         self.table.remember(dict(self.journal))
         self.submitted: set[str] = set()
         self.known: dict[int, Known] = {}
-        self.barred = self.computing = frozenset()
+        self.barred = self.computing = self.versatile = frozenset()
         self.given_up = {id for id in self.given_up if not self.is_gradient(id)}
         self.done = {id: said for id, said in self.done.items() if not self.is_gradient(id)}
 
@@ -171,7 +172,7 @@ class Ledger:
         (key,) = {(it.kind, it.weights_version, it.settings, it.is_probe) for it in grant.requests}
         assert key[1] in process.versions
         assert len(ids) <= report.batch
-        assert (key[0] == "gradient") == (process.name in self.computing), "it does nothing else"
+        assert self.does(process, key[0]), "it does nothing else"
         assert key[0] != "gradient" or (len(ids), report.members) == (1, 1), "a slice, alone"
         assert not taken & set(ids), "in two leases"
         assert set(ids) <= self.submitted - self.done.keys() - self.given_up
@@ -188,6 +189,13 @@ class Ledger:
         assert not id.startswith("rollout") or sample not in self.deleted
         self.done[id] = reward
         self.commits.pop(id, None)
+
+    def does(self, process: Process, kind: str) -> bool:
+        """Whether it may be given requests of a kind, perhaps while there are none of its own."""
+        computes = process.name in self.computing
+        if process.name not in self.versatile:
+            return computes == (kind == "gradient")
+        return kind != "evaluation" or not computes
 
     def may_take(self, process: Process) -> bool:
         report = process.report
@@ -221,6 +229,11 @@ class Ledger:
             for it in self.processes.values()
         )
         self.check_backlog(waiting)
+        assert self.table.previewing_groups == self.table.free_groups + sum(
+            it.name in self.computing & self.versatile - self.barred
+            and not (it.leaving or self.table.groups.follows(it.name))
+            for it in self.processes.values()
+        )
         self.check_nobody_idles(waiting)
 
     def check_backlog(self, waiting: set[str]) -> None:
@@ -256,10 +269,11 @@ class Ledger:
             for id in waiting:
                 failed = self.failed_at[id].get(process.name, -AVOID_S)
                 able = self.wanted[id].weights_version in process.versions
-                able &= self.is_gradient(id) == (process.name in self.computing)
+                able &= self.does(process, self.wanted[id].kind)
                 able &= not self.is_gradient(id) or process.report.members == 1
                 held = sum(lease.worker == process.name for lease in self.known.values())
-                able &= held < process.report.credits * (1 if self.is_denoised(id) else 2)
+                most = process.report.credits * (1 if self.is_denoised(id) else 2)
+                able &= held < most or self.is_gradient(id)
                 assert not able or failed > self.ticked - AVOID_S, "it could do this"
 
     @staticmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -230,9 +230,10 @@ class Rig:
     def bar(self, *names: str) -> None:
         self.carry_out(self.table.bar(names, self.now))
 
-    def compute(self, *names: str) -> None:
-        """These compute gradients, and nothing else."""
-        self.carry_out(self.table.compute(names, self.now))
+    def compute(self, *names: str, versatile: Collection[str] = ()) -> None:
+        """These compute gradients; the versatile ones do the other thing while there is nothing of
+        what they do."""
+        self.carry_out(self.table.compute(names, self.now, versatile))
 
     def computed(self, grant: GrantLease, seconds: float = 4.0, **changes: Any) -> Answer:
         """Deliver a gradient."""

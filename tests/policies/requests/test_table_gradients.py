@@ -1,10 +1,9 @@
-"""The table of requests: gradients of slices of an update, which only those compute that do nothing
-else."""
+"""The table of requests: gradients of slices of an update, and who computes them."""
 
 from __future__ import annotations
 
 import pytest
-from table_rig import LEASE_S, Rig, gradients, ids, request, requests
+from table_rig import LEASE_S, STEPS, Rig, gradients, ids, request, requests
 
 from spotlight.policies.requests.instructions import DeleteBundle, Persist, RequestsFinished
 from spotlight.record.run_events import (
@@ -111,6 +110,69 @@ def test_a_worker_that_trains_or_leaves_is_given_none(rig: Rig, why: str) -> Non
         rig.leave("a")
     rig.submit(*gradients(2))
     assert rig.grants() == []
+
+
+# --- who does both ---
+
+
+def test_who_computes_denoises_only_while_there_is_no_gradient(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.compute("a", versatile=["a"])
+    rig.submit(*gradients(1), *requests(4, "preview"))
+    assert granted(rig) == [0]
+    rig.computed(rig.last())
+    assert ids(rig.last()) == ids(requests(4, "preview"))
+
+
+def test_who_denoises_computes_only_while_there_is_nothing_else(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.compute(versatile=["a"])
+    rig.submit(*requests(4, "preview"), *gradients(2))
+    previews = rig.last()
+    assert ids(previews) == ids(requests(4, "preview"))
+    rig.complete(previews)
+    assert granted(rig)[-1] == 1
+
+
+def test_a_gradient_goes_to_who_computes_before_others_that_are_free(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.add("b", credits=1)
+    rig.compute("b", versatile=["a", "b"])
+    rig.submit(*gradients(2))
+    assert (granted(rig, "b"), granted(rig, "a")) == ([1], [0])
+
+
+def test_who_computes_is_given_no_evaluation_meanwhile(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.compute("a", versatile=["a"])
+    rig.submit(*requests(4, "evaluation"))
+    assert rig.grants() == []
+
+
+def test_who_is_behind_with_scores_computes_meanwhile(rig: Rig) -> None:
+    rig.add("a", credits=1, batch=2)
+    rig.compute(versatile=["a"])
+    rig.submit(*requests(6, "preview"), *gradients(1))
+    for _ in range(2):
+        rig.commit(rig.last(), step=STEPS)
+    assert granted(rig)[-1] == 0
+    assert len(rig.grants("a")) == 3
+
+
+def test_a_group_of_several_denoises_and_computes_nothing(rig: Rig) -> None:
+    rig.lead("a", "b", credits=1)
+    rig.compute(versatile=["a", "b"])
+    rig.submit(*gradients(1))
+    assert rig.grants() == []
+
+
+def test_who_previews_while_there_is_no_gradient_counts_among_those_that_preview(rig: Rig) -> None:
+    rig.add("a")
+    rig.add("b")
+    rig.compute("a")
+    assert (rig.table.free_groups, rig.table.previewing_groups) == (1, 1)
+    rig.compute("a", versatile=["a"])
+    assert (rig.table.free_groups, rig.table.previewing_groups) == (1, 2)
 
 
 # --- what is counted ---

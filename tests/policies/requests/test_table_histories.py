@@ -119,11 +119,14 @@ class History(Ledger):
 
     def compute(self) -> None:
         names = sorted(self.processes)
-        self.set_computing(self.rng.sample(names, self.rng.randrange(len(names) + 1)))
+        computing, versatile = (
+            self.rng.sample(names, self.rng.randrange(len(names) + 1)) for _ in range(2)
+        )
+        self.set_computing(computing, versatile)
 
-    def set_computing(self, names: list[str]) -> None:
-        self.computing = frozenset(names)
-        self.happens(self.table.compute(self.computing, self.now))
+    def set_computing(self, names: list[str], versatile: list[str]) -> None:
+        self.computing, self.versatile = frozenset(names), frozenset(versatile)
+        self.happens(self.table.compute(self.computing, self.now, self.versatile))
 
     def tick(self) -> None:
         expired = [number for number, it in self.known.items() if it.deadline <= self.now]
@@ -227,11 +230,12 @@ class History(Ledger):
         what = self.rng.choice(["denoising", "scoring", "commits"])
         failed = tuple(self.rng.sample(ids, self.rng.randrange(len(ids) + 1)))
         if self.holds(process, number):
-            if what == "commits" and any(id in self.commits for id in ids):
-                for id in ids:
+            blamed = failed or ids
+            if what == "commits" and any(id in self.commits for id in blamed):
+                for id in blamed:
                     self.commits.pop(id, None)
             else:
-                self.count_failures(process, failed or ids)
+                self.count_failures(process, blamed)
         said = self.table.fail(process.name, process.epoch, number, "boom", what, failed, self.now)
         self.happens(said, [number])
 
@@ -249,7 +253,7 @@ class History(Ledger):
         self.bar_nobody()
         for number in range(2):
             self.add(Process(f"new/{number}", number, VERSIONS))
-        self.set_computing(["new/0"])
+        self.set_computing(["new/0"], [])
         for _ in range(60):
             self.now += 1.0
             self.tick()

@@ -276,4 +276,4 @@ class ExplorationPhase:
 
     def _moment(self) -> tuple[float, int]:
         """The time, and how many SP groups may preview now."""
-        return asyncio.get_running_loop().time(), self._job.requests.free_groups()
+        return asyncio.get_running_loop().time(), self._job.requests.previewing_groups()

@@ -40,7 +40,9 @@ class GradientWorkers:
         self._job, self._spec = job, job.spec
         job.lent.only_for(frozenset())
         self.computing: frozenset[str] = frozenset()
-        """The workers that compute gradients, and nothing else."""
+        """The workers that compute gradients, before all else."""
+        self.helping: frozenset[str] = frozenset()
+        """Those, and others that compute while they have nothing to denoise."""
         self._slices = 0
         """How many slices a rank's share of an update has."""
         self._times = SliceTimes()
@@ -55,11 +57,11 @@ class GradientWorkers:
     def assign(self) -> None:
         """Choose who computes gradients, of those that are there."""
         if self._spec.training.slices > 1 and self._job.phase.name == "train":
-            self._set_computing(self._chosen())
+            self._set_computing(*self._chosen())
 
     def release(self) -> None:
         """The ranks have trained: all denoise."""
-        self._set_computing(frozenset())
+        self._set_computing(frozenset(), frozenset())
 
     def note(self, opened: OpenUpdate) -> None:
         """A rank has begun an update."""
@@ -90,13 +92,24 @@ class GradientWorkers:
         metrics.slices += taken.own + taken.others
         metrics.slices_by_others += taken.others
 
-    def _chosen(self) -> frozenset[str]:
-        """Those who are able come in turn: who computes already, then reserved workers."""
+    def _chosen(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Those who compute, and all who do so while there is nothing else: nobody where no slice
+        is granted. Those who are able come in turn: who computes already, then reserved workers."""
         able = sorted(
             self._able(), key=lambda each: (each[0] not in self.computing, each[1] == "spot", each)
         )
         count = self._planned(able)
-        return frozenset(name for name, _ in able[:count])
+        names = [name for name, _ in able]
+        return frozenset(names[:count]), frozenset(names if self._all_help() else names[:count])
+
+    def _all_help(self) -> bool:
+        """Whether all others compute, too, when they have nothing to denoise: not where gradients
+        come too late, nor where previews leave no time, for which weights would be sent in vain."""
+        plan = self._plan
+        if plan is None:
+            return True
+        all_are_made = plan.previews >= self._spec.exploration.candidates
+        return plan.grants_slices and (plan.gradient_workers > 0 or all_are_made)
 
     @property
     def able(self) -> int:
@@ -156,12 +169,12 @@ class GradientWorkers:
             able: how many workers could compute gradients.
         """
         job, spec, times = self._job, self._spec, self._times
-        step_s = job.profile.step_s(preview_settings(spec, job.machine.completed), 1)
-        rank_slice_s = self._rank_slice_s()
+        step_s, rank_slice_s = self._step_s(), self._rank_slice_s()
         if rank_slice_s is None or step_s is None:
             return None
-        sample_s = job.table.pace.score_s + spec.sampler.steps * step_s
-        preview_s = job.table.pace.score_s + spec.preview_steps * step_s
+        # The next one is denoised while this one is scored.
+        sample_s = max(job.table.pace.score_s, spec.sampler.steps * step_s)
+        preview_s = max(job.table.pace.score_s, spec.preview_steps * step_s)
         samples_from = _samples_from(spec)
         if samples_from == "finished" and job.progress.previews_mislead:
             samples_from, preview_s = "previews", sample_s
@@ -220,15 +233,40 @@ class GradientWorkers:
             event = OtherDevice(worker=worker, device=device, ranks=tuple(sorted(ranks)))
             self._job.event(event)
 
-    def _set_computing(self, names: frozenset[str]) -> None:
-        if names != self.computing:
-            is_first = not self.computing
-            self.computing = names
-            self._job.lent.only_for(frozenset(name.partition("/")[0] for name in names))
-            self._job.requests.compute(names)
+    def _set_computing(self, names: frozenset[str], helping: frozenset[str]) -> None:
+        if (names, helping) != (self.computing, self.helping):
+            is_first = not self.helping
+            self.computing, self.helping = names, helping
+            self._job.lent.only_for(frozenset(name.partition("/")[0] for name in helping))
+            self._tell()
             self._job.briefing.share_backlog()
             if is_first:
                 self._job.team.remind()  # the ranks lend their updates from now on
+
+    def _tell(self) -> None:
+        """Have slices granted to those that compute, and to others while these have nothing to do;
+        and to the first, previews while there is no slice, if slices need not wait for them. Where
+        scores take longer than previews, who previews has time for slices: then all do that first.
+        """
+        computing, versatile = self.computing, self.helping
+        denoise_s, slice_s = self._preview_s(), self._rank_slice_s()
+        if denoise_s is None or slice_s is None or denoise_s > slice_s:
+            versatile -= computing
+        elif denoise_s < self._job.table.pace.score_s:
+            computing = frozenset()
+        self._job.requests.compute(computing, versatile)
+
+    def _preview_s(self) -> float | None:
+        """Seconds in which a worker denoises a micro-batch of previews; None before any was
+        measured, and where none are made."""
+        step_s, explores = self._step_s(), self._spec.exploration.mode != "none"
+        return self._spec.preview_steps * step_s if explores and step_s is not None else None
+
+    def _step_s(self) -> float | None:
+        """Seconds that one worker takes for a step of a micro-batch of previews; None before any
+        was measured."""
+        settings = preview_settings(self._spec, self._job.machine.completed)
+        return self._job.profile.step_s(settings, 1)
 
 
 def _samples_from(spec: JobSpec) -> Samples:

@@ -237,7 +237,7 @@ class Trainers:
 
     def _lends_to(self, rank: int) -> StoreEndpoint | None:
         """Where a rank leaves what others need to compute slices of its updates."""
-        has_help = bool(self._job.gradients.workers.computing)
+        has_help = bool(self._job.gradients.workers.helping)
         return self.machine.ranks[rank].store if has_help else None
 
     def _publish(self, rank: int, order: say.Publish) -> Publish:

@@ -195,6 +195,10 @@ class RequestQueue:
         """SP groups that may be given requests now."""
         return self._table.free_groups
 
+    def previewing_groups(self) -> int:
+        """The same with those that preview while there is no gradient to compute."""
+        return self._table.previewing_groups
+
     def bar(self, workers: Collection[str]) -> None:
         """Grant nothing to these until the next time: they train. All others may be granted."""
         self.carry_out(self._table.bar(workers, self._now()))
@@ -229,9 +233,10 @@ class RequestQueue:
                 )
             )
 
-    def compute(self, workers: Collection[str]) -> None:
-        """Grant gradients, and nothing else, to these until the next time; to all others none."""
-        self.carry_out(self._table.compute(workers, self._now()))
+    def compute(self, workers: Collection[str], versatile: Collection[str] = ()) -> None:
+        """Grant gradients to these until the next time, to all others none; but to the `versatile`
+        what the others are granted, while there is nothing of their own kind."""
+        self.carry_out(self._table.compute(workers, self._now(), versatile))
 
     def set_leaving(self, workers: Iterable[str], *, leaving: bool) -> None:
         """Nothing more for workers that will be gone, and others go on with what they have; or they
