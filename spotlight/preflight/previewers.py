@@ -11,25 +11,29 @@ from dataclasses import replace
 
 import msgspec
 
-from spotlight.errors import JobError
+from spotlight.errors import CheckpointError, JobError
 from spotlight.jobs import JobSpec
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
+
+_FIELD = "exploration.preview_checkpoint"
 
 
 def with_previewer(checkpoint: CheckpointInfo, job: JobSpec) -> CheckpointInfo:
     """What a job's checkpoint says, together with that of its previews if it names one.
 
-    Raises `CheckpointError` naming a file, and `JobError` naming both checkpoints if they do not
-    fit.
+    Raises `JobError` naming what is wrong with that checkpoint, or both if they do not fit.
     """
     spec = job.work.preview_model
     if spec is None:
         return checkpoint
-    previewer = inspect_checkpoint(spec)
+    try:
+        previewer = inspect_checkpoint(spec)
+    except CheckpointError as error:
+        raise JobError(_FIELD, str(error).removeprefix("model.checkpoint: ")) from error
     problem = _misfit(previewer, checkpoint)
     if problem:
         raise JobError(
-            "exploration.preview_checkpoint",
+            _FIELD,
             f"`{spec.checkpoint}` cannot make previews for `{job.model.checkpoint}`: {problem}",
         )
     heads = math.gcd(checkpoint.heads, previewer.heads)  # a group shares out both

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spotlight.diffusion.activations import FLOAT32
-from spotlight.errors import CheckpointError, JobError
+from spotlight.errors import JobError
 from spotlight.jobs import JobSpec, job_from_data, work_from_data
 from spotlight.preflight.checks import check, check_work, read_job_files
 from spotlight.preflight.memory import memory_plan
@@ -80,9 +80,14 @@ def test_anyflow_makes_the_previews_of_wan(make_job: MakeJob) -> None:
     assert check(make_job(previews="")).checkpoint.previewer is None
 
 
-def test_a_folder_that_is_not_there_is_named(make_job: MakeJob, folder: Path) -> None:
-    with pytest.raises(CheckpointError, match=str(folder / "nowhere")):
-        check(make_job(previews="nowhere"))
+def test_what_is_not_there_is_named(make_job: MakeJob, folder: Path) -> None:
+    field = "exploration.preview_checkpoint"
+    nowhere = folder / "nowhere"
+    assert problem_of(make_job(previews="nowhere")).startswith(
+        f"{field}: {nowhere} is not a folder"
+    )
+    (folder / "anyflow" / "transformer" / "config.json").unlink()
+    assert problem_of(make_job()).startswith(f"{field}: {folder / 'anyflow' / 'transformer'}")
 
 
 def test_a_model_that_needs_all_steps_is_refused_with_both_paths(

@@ -76,7 +76,7 @@ class TorchEngine:
         self._has_images: tuple[int, int] | None = None
         """The size and the checksum of the bundle that they are from."""
         self._parallel: tuple[SequenceParallel, ...] = ()
-        """Of each transformer of the model."""
+        """Each of them is of a transformer of the model, in the order of `transformers`."""
         self._touching: set[asyncio.Future[None]] = set()
 
     @property

@@ -49,7 +49,7 @@ class AnyFlow(Wan):
     schedulers = ("FlowMapEulerDiscreteScheduler",)
     has_experts = False
     any_step = True
-    cuts: ClassVar[Mapping[str, Mapping[str | int, int]]] = {
+    cuts: ClassVar[Mapping[str, Mapping[str, int] | Mapping[int, int]]] = {
         "condition_embedder": {0: 1, 1: 1},
         "blocks.0": {"hidden_states": 1},
         "blocks.*": {"rotary_emb": 2},

@@ -258,7 +258,7 @@ class Family(ABC):
     members have it whole."""
     heads: ClassVar[str] = "num_attention_heads"
     """The number of attention heads, as config.json names it."""
-    cuts: ClassVar[Mapping[str, Mapping[str | int, int]] | None] = None
+    cuts: ClassVar[Mapping[str, Mapping[str, int] | Mapping[int, int]] | None] = None
     """Which arguments of a module, by name, and which of its outputs, by index, are cut along which
     dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}

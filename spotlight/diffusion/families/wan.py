@@ -89,7 +89,7 @@ class Wan(Family):
     transformer = "WanTransformer3DModel"
     has_experts = True
     vae = "AutoencoderKLWan"
-    schedulers = (_SOLVER, "FlowMatchEulerDiscreteScheduler")
+    schedulers: ClassVar[tuple[str, ...]] = (_SOLVER, "FlowMatchEulerDiscreteScheduler")
     text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "UMT5EncoderModel"}
     tokenizers = ("tokenizer",)
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")

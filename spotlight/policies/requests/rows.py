@@ -163,7 +163,7 @@ class StepsOf(NamedTuple):
     members: int
     """How many workers the group has."""
     preview_model: bool
-    """See `SamplingSettings`."""
+    """Whether the model that the job names for previews takes the steps."""
 
 
 @dataclass(eq=False)
