@@ -27,6 +27,7 @@ from spotlight_simulation.drawn_batches import drawn_batch
 from spotlight_simulation.pipeline_comparison import FILES_BY_DIGEST, prompts_of, small_case
 
 UPDATES = 20
+"""Of a whole run."""
 RATE = 1e-5
 """AdamW's step size is so small that updates go down hill in every family."""
 SAMPLES = 4
@@ -66,15 +67,15 @@ def sampler_of(checkpoint: Path) -> SamplerSpec:
     )
 
 
-def fall_of(checkpoint: Path, loss: str) -> Fall:
+def fall_of(checkpoint: Path, loss: str, updates: int = UPDATES) -> Fall:
     """How a loss of the box falls on a tiny checkpoint, all of whose weights are trained."""
-    training = _Training(checkpoint, loss)
+    training = _Training(checkpoint, loss, updates)
     seen: list[float] = []
     with suppress(TrainingDiverged):
         seen.append(training.loss())
-        for update in range(UPDATES):
+        for update in range(updates):
             training.take(update)
-            if update in (0, UPDATES - 1):
+            if update in (0, updates - 1):
                 seen.append(training.loss())
     return Fall(*seen)
 
@@ -82,12 +83,12 @@ def fall_of(checkpoint: Path, loss: str) -> Fall:
 class _Training:
     """Updates with one batch, and the loss of rows that none of them trains on."""
 
-    def __init__(self, checkpoint: Path, loss: str) -> None:
+    def __init__(self, checkpoint: Path, loss: str, updates: int) -> None:
         spec = ModelSpec(checkpoint=str(checkpoint))
         self._model = load_model(spec, device="cpu", images=FILES_BY_DIGEST)
         self._sampler = sampler_of(checkpoint)
         self._spec = TrainingSpec(
-            loss=loss, micro_batch=2, learning_rate=RATE, updates_per_iteration=UPDATES
+            loss=loss, micro_batch=2, learning_rate=RATE, updates_per_iteration=updates
         )
         prompts = islice(cycle(prompts_of(family_of(checkpoint))), SAMPLES)
         self._batch = drawn_batch(self._model, self._sampler, [*prompts])
@@ -97,7 +98,7 @@ class _Training:
         first = self._trainer.update
         assert first is not None
         (self._slice,) = first.slices  # the whole batch
-        self._unseen = msgspec.structs.replace(first, update=UPDATES, slices=())
+        self._unseen = msgspec.structs.replace(first, update=updates, slices=())
 
     def take(self, update: int) -> None:
         """Take an update; raises `TrainingDiverged`."""

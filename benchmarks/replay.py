@@ -27,7 +27,9 @@ from benchmarks.markets.comparison import Field, Replay
 from benchmarks.markets.crashes import crashes
 from benchmarks.markets.depths import SCHEDULES, STRETCH_S, depths, speeds
 from benchmarks.markets.entrants import POOLS, TASKS, Kept, entrants
+from benchmarks.markets.one_market import NODES, one_market
 from benchmarks.markets.places import SHARED, places
+from benchmarks.markets.splits import OtherSplits
 from benchmarks.markets.tables import TABLES
 from benchmarks.report import Report
 from spotlight.errors import UserError
@@ -77,10 +79,14 @@ def _compare(
             nodes: {"seeds": one.seeds, **msgspec.to_builtins(one.pace)}
             for nodes, one in kept.measured().items()
         }
+    figures["one_market"] = one_market(RUNS, {task: fields[task, NODES] for task in tasks})
     replay = Replay(fields)
+    splits = OtherSplits(RUNS, tasks)
     for place in islice(places(shared), 2 if quick else None):
         report.note(place.name)
         replay.visit(place)
+        splits.visit(place)
+    figures["splits"] = splits.figures()
     if not shared.is_dir():
         figures["left_out"] = f"markets whose traces are not shipped: {shared} is not there"
     return figures | replay.figures()

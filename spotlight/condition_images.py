@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import struct
-import zlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -20,14 +18,7 @@ import msgspec
 from spotlight.errors import TransferFailed
 
 DIGEST_DIGITS = 32
-LARGEST_FILE = 32 * 1024 * 1024
-"""A file may have so many bytes."""
-LONGEST_EDGE = 4096
-"""An edge may have so many pixels: a small file may unfold to far more."""
 _NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_HEADER = b"\0\0\0\x0dIHDR"
-"""The head of the first chunk, which has a length of its own."""
 
 
 class Named(NamedTuple):
@@ -49,7 +40,9 @@ def with_image(text: str, digest: str) -> str:
 
 
 def named(prompt: str) -> Named:
-    """The inverse of `with_image`; any other text is a prompt without an image."""
+    """The inverse of `with_image`, for prompts of models that change images; any other text is a
+    prompt without an image.
+    """
     found = _NAMED.fullmatch(prompt)
     return Named(*found.groups()) if found else Named(prompt, "")
 
@@ -71,33 +64,3 @@ def unpack(data: bytes) -> dict[str, bytes]:
         if digest_of(file) != digest:
             raise TransferFailed(f"the image {digest} is not the file of this digest")
     return images
-
-
-def png_size(data: bytes) -> tuple[int, int]:
-    """(width, height) of a PNG file; raises `ValueError` saying what is wrong with it, also where
-    it is cut off or damaged.
-    """
-    if not data.startswith(_SIGNATURE):
-        raise ValueError("is no PNG; convert it")
-    at, kind, kinds = len(_SIGNATURE), b"", set[bytes]()
-    while kind != b"IEND":
-        if at + 12 > len(data):
-            raise ValueError("is cut off; copy it again")
-        length, kind = struct.unpack_from(">I4s", data, at)
-        end = at + 8 + length
-        if end + 4 > len(data):
-            raise ValueError("is cut off; copy it again")
-        if struct.unpack_from(">I", data, end)[0] != zlib.crc32(data[at + 4 : end]):
-            raise ValueError("is damaged; copy it again")
-        kinds.add(kind)
-        at = end + 4
-    if not data.startswith(_HEADER, len(_SIGNATURE)) or b"IDAT" not in kinds:
-        raise ValueError("is damaged: it has no size or no pixels; copy it again")
-    width, height, depth = struct.unpack_from(">IIB", data, len(_SIGNATURE) + len(_HEADER))
-    if not all(1 <= edge <= LONGEST_EDGE for edge in (width, height)):
-        raise ValueError(f"has an edge of 0 or more than {LONGEST_EDGE} pixels; resize it")
-    if depth == 16 and b"tRNS" in kinds:
-        raise ValueError(
-            "has 16 bits per channel and a clear colour; give it an alpha channel, or 8 bits"
-        )
-    return width, height

@@ -286,6 +286,11 @@ class WrongWeights(SpotlightError):
 class CommitRefused(SpotlightError):
     """Saved progress is damaged, gone, or does not belong to the request it came with."""
 
+    def __init__(self, problem: str, rows: tuple[int, ...] = ()) -> None:
+        super().__init__(problem)
+        self.rows = rows
+        """Whose progress of the batch; that of all if none is named."""
+
 
 class NotFinite(SpotlightError):
     """Latents or images are NaN or infinite: decoded, they would be black images that score 0."""

@@ -100,6 +100,10 @@ class _Module:
             raise JobError(self._field, f"{self._target} is a function, not {wanted}")
         if isinstance(found, ast.AsyncFunctionDef):
             raise JobError(self._field, f"{self._target} must not be `async`")
+        lacking = sorted(_needed(found, call.arguments) - set(call.named))
+        if lacking:
+            names = ", ".join(f"`{name}`" for name in lacking)
+            raise JobError(self._field, f"{self._target} also needs {names}; give it in `options`")
         if not _takes(found, call.arguments, call.named):
             options = f" and the options {sorted(call.named)}" if call.named else ""
             raise JobError(
@@ -156,17 +160,23 @@ def _takes(function: _Function, count: int, named: Collection[str] = ()) -> bool
     places = [*arguments.posonlyargs, *arguments.args]
     by_name = {each.arg for each in (*arguments.args, *arguments.kwonlyargs)}
     by_name -= {each.arg for each in places[:count]}
+    return (
+        (count <= len(places) or arguments.vararg is not None)
+        and _needed(function, count) <= set(named)
+        and (by_name >= set(named) or arguments.kwarg is not None)
+    )
+
+
+def _needed(function: _Function, count: int) -> set[str]:
+    """The arguments that a call must give besides so many by their places."""
+    arguments = function.args
+    places = [*arguments.posonlyargs, *arguments.args]
     needed = {each.arg for each in places[count : len(places) - len(arguments.defaults)]}
-    needed |= {
+    return needed | {
         each.arg
         for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
         if default is None
     }
-    return (
-        (count <= len(places) or arguments.vararg is not None)
-        and needed <= set(named)
-        and (by_name >= set(named) or arguments.kwarg is not None)
-    )
 
 
 def _listed(methods: Mapping[str, int]) -> str:

@@ -37,7 +37,7 @@ def read_picture(data: bytes, formats: Sequence[str]) -> np.ndarray:
                     "has 16 bits per channel and a clear colour; give it an alpha channel, or 8"
                     " bits"
                 )
-            return np.asarray(_opaque(ImageOps.exif_transpose(_eight_bits(file))))
+            return np.asarray(_opaque(_eight_bits(ImageOps.exif_transpose(file))))
     except UnidentifiedImageError as error:
         raise ValueError(f"is not a {' or '.join(formats)} file") from error
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:

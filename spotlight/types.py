@@ -20,6 +20,11 @@ ADAPTER_FORMATS: tuple[ExportFormat, ...] = ("peft", "comfyui")
 """The formats of adapters alone."""
 COMFYUI_FILE = "spotlight_lora.safetensors"
 """The file of an export for ComfyUI."""
+COMFYUI_FILES_OF_TWO = {
+    "transformer": "spotlight_lora_high_noise.safetensors",
+    "transformer_2": "spotlight_lora_low_noise.safetensors",
+}
+"""Its files for a model of two transformers, by the part of each."""
 RequestKind = Literal["preview", "rollout", "evaluation", "random", "gradient"]
 """A `random` one is of a group of random seeds, which nobody trains on: it shows what the choice of
 seeds is worth. A `gradient` is that of a slice of an update: nothing is denoised for it."""
@@ -133,6 +138,8 @@ class SamplingSettings(Record, frozen=True, kw_only=True):
     frames: int = 1
     text_tokens: int | None = None
     """Prompts are padded to so many; None: as many as the encoder reads."""
+    preview_model: bool = False
+    """Whether the model that the job names for previews denoises it, which is never trained."""
 
     def in_window(self, step: int) -> bool:
         """Whether `step` adds noise."""

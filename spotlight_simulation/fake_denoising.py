@@ -157,17 +157,17 @@ class FakeModel:
         """See `engine.Model`."""
         opened = {key: decode_commit(data) for key, data in bundles.items()}
         rows = []
-        for request, commit in zip(requests, commits, strict=True):
+        for index, (request, commit) in enumerate(zip(requests, commits, strict=True)):
             bundle = opened[commit.bundle.key]
             if bundle.origin != origin:
-                raise CommitRefused("made with other weights of the same version")
+                raise CommitRefused("made with other weights of the same version", (index,))
             row = bundle.rows[commit.row]
             if row.request != request or row.step != commit.step:
                 self.hardware.history.violation(
                     f"the commit of {request.id} at step {commit.step} holds"
                     f" {row.request.id} at step {row.step}"
                 )
-                raise CommitRefused("of another request")
+                raise CommitRefused("of another request", (index,))
             rows.append(row)
         if len({row.step for row in rows}) != 1:
             self.hardware.history.violation(f"{requests[0].id} is granted with another step")

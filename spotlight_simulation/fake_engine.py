@@ -70,6 +70,9 @@ class FakeEngine:
         sleep(self._hardware.times.load_s)
         return FakeModel(self._hardware, self._worker)
 
+    def load_previewer(self, model: engine.Model, spec: ModelSpec | None) -> None:
+        """See `engine.Engine`."""
+
     def restore(self, model: engine.Model, spec: ModelSpec) -> None:
         """See `engine.Engine`."""
         sleep(self._hardware.times.load_s)

@@ -4,6 +4,11 @@
 
 An outline has the architecture and the number of weights of the real one, so that a job can be
 planned for it, and takes no space: its files are sparse. Nobody can load it.
+
+The configurations are those that the checkpoints' own files and the classes of diffusers have. Of
+Qwen-Image 2.1 and Z-Image they were read in public code that repeats them, in Z-Image's case with
+the bytes of its text encoder; the numbers of weights are those of the classes with these
+configurations (Qwen3-VL 8B and Qwen3 4B read the text).
 """
 
 from __future__ import annotations
@@ -31,8 +36,14 @@ _IMAGE_VAE = (
     {"latent_channels": 16, "block_out_channels": [128, 256, 512, 512]},
     83_819_683,
 )
+_QWEN3_4B = {"hidden_size": 2560, "num_hidden_layers": 36}
+_QWEN3_4B_SIZE = 4_022_468_096
 _VIDEO_VAE_SIZE = 126_892_531
 _QWEN_VAE = ("AutoencoderKLQwenImage", {"base_dim": 96, "z_dim": 16}, _VIDEO_VAE_SIZE)
+
+
+_TEXT_WIDTHS = ("joint_attention_dim", "text_dim", "context_in_dim", "cap_feat_dim")
+"""What transformers call the width of the text that they are given, where it is of one layer."""
 
 
 @dataclass(frozen=True)
@@ -144,15 +155,67 @@ OUTLINES = {
             "guidance_embeds": False,
         },
         {
-            "text_encoder": (
-                "Qwen3ForCausalLM",
-                {"hidden_size": 2560, "num_hidden_layers": 36},
-                4_022_468_096,
-            ),
+            "text_encoder": ("Qwen3ForCausalLM", _QWEN3_4B, _QWEN3_4B_SIZE),
             "vae": ("AutoencoderKLFlux2", {}, 84_046_115),
         },
         ("tokenizer",),
         text_tokens=512,
+    ),
+    "qwen-image-2.1": Outline(
+        "Qwen/Qwen-Image-2.1",
+        "QwenImage21Pipeline",
+        "QwenImage21Transformer2DModel",
+        {
+            "patch_size": 1,
+            "in_channels": 64,
+            "out_channels": 64,
+            "num_layers": 32,
+            "attention_head_dim": 128,
+            "num_attention_heads": 32,
+            "context_in_dim": 4096,
+            "mlp_ratio": 3,
+            "axes_dims_rope": [16, 56, 56],
+        },
+        {
+            "text_encoder": (
+                "Qwen3VLForConditionalGeneration",
+                {"text_config": {"hidden_size": 4096, "num_hidden_layers": 36}},
+                8_767_123_696,
+            ),
+            "vae": ("AutoencoderKLQwenImage21", {}, 337_740_404),
+        },
+        ("processor",),
+        text_tokens=512,
+        masks_text=True,
+    ),
+    "z-image": Outline(
+        "Tongyi-MAI/Z-Image",
+        "ZImagePipeline",
+        "ZImageTransformer2DModel",
+        {
+            "all_patch_size": [2],
+            "all_f_patch_size": [1],
+            "in_channels": 16,
+            "dim": 3840,
+            "n_layers": 30,
+            "n_refiner_layers": 2,
+            "n_heads": 30,
+            "n_kv_heads": 30,
+            "cap_feat_dim": 2560,
+            "axes_dims": [32, 48, 48],
+            "axes_lens": [1536, 512, 512],
+        },
+        {
+            "text_encoder": (
+                "Qwen3Model",
+                {"architectures": ["Qwen3ForCausalLM"], **_QWEN3_4B},
+                _QWEN3_4B_SIZE,
+            ),
+            "vae": _IMAGE_VAE,
+        },
+        ("tokenizer",),
+        text_tokens=512,
+        masks_text=True,
     ),
     "wan2.1-t2v-1.3b": Outline(
         "Wan-AI/Wan2.1-T2V-1.3B-Diffusers",
@@ -231,8 +294,8 @@ def make_transformer(outline: Outline, *, device: str = "meta", **changes: Any) 
 def make_conditioning(outline: Outline, rows: int, device: str) -> dict[str, Tensor]:
     """What the transformer is given of so many prompts: zeros."""
     config, tokens = outline.config, outline.text_tokens
-    width = config.get("joint_attention_dim") or config.get("text_dim")
-    shape = (width,) if width else (config["num_text_layers"], config["text_hidden_dim"])
+    widths = [config[name] for name in _TEXT_WIDTHS if name in config]
+    shape = (*widths,) if widths else (config["num_text_layers"], config["text_hidden_dim"])
     tensors = {"embeds": torch.zeros(rows, tokens, *shape, device=device)}
     if "pooled_projection_dim" in config:
         pooled = torch.zeros(rows, config["pooled_projection_dim"], device=device)

@@ -15,9 +15,10 @@ from diffusers import QwenImageEditPlusPipeline
 from torch import Tensor
 
 from spotlight.condition_images import digest_of, with_image
+from spotlight.diffusion.checkpoint_names import find_checkpoint
 from spotlight.diffusion.checkpoints import load_model
-from spotlight.diffusion.families.base import Family
-from spotlight.diffusion.families.registry import open_checkpoint
+from spotlight.diffusion.families.base import SECOND, Family
+from spotlight.diffusion.families.registry import open_checkpoint, open_transformers
 from spotlight.diffusion.geometry import Geometry, pack, unpack
 from spotlight.diffusion.noise import initial_noise
 from spotlight.diffusion.samplers import sample
@@ -44,6 +45,8 @@ class Case:
     frames: int = 1
     guidance: float = 1.0
     steps: int = 3
+    guidance_2: float | None = None
+    """That of the second of two transformers."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ MANNERS = {
         latents="frames",
         scheduler={"solver_order": 1, "disable_corrector": list(range(1000))},
     ),
+    "anyflow": Manner(latents="frames"),
     "krea2": Manner(unguided=0.0),
     "z-image": Manner(unguided=0.0, latents="image", one_by_one=True),
     "qwen-image-edit": Manner("true_cfg_scale", one_by_one=True),
@@ -136,7 +140,9 @@ def compare(
     manner = MANNERS[family.name]
     pipeline = load_pipeline(folder, torch_dtype=dtype)
     spec = ModelSpec(checkpoint=str(folder)) if trained is None else trained.model
-    spec = msgspec.structs.replace(spec, negative_prompt=NEGATIVE_PROMPT)
+    spec = msgspec.structs.replace(
+        spec, negative_prompt=NEGATIVE_PROMPT, guidance_2=case.guidance_2
+    )
     model: Any = load_model(spec, device=device, images=FILES_BY_DIGEST)
     if trained is not None:
         model.load_trainable_state(trained.weights)
@@ -169,11 +175,15 @@ def _read_export(pipeline: Any, family: Family, trained: Trained) -> None:
     """Have the pipeline draw with it."""
     if trained.export is None:
         return
-    if trained.model.tuning == "lora":
-        pipeline.load_lora_weights(trained.export)
-    else:
-        kind = getattr(diffusers, family.transformer)
-        pipeline.transformer = kind.from_pretrained(trained.export)
+    _, base = open_transformers(find_checkpoint(trained.model.checkpoint))
+    for part, prefix in base.transformers.items():
+        folder = trained.export / part if prefix else trained.export
+        if trained.model.tuning == "lora":
+            second = {"load_into_transformer_2": True} if part == SECOND else {}
+            pipeline.load_lora_weights(folder, **second)
+        else:
+            kind = getattr(diffusers, family.transformer)
+            setattr(pipeline, part, kind.from_pretrained(folder))
 
 
 class _Theirs:
@@ -241,6 +251,8 @@ class _Theirs:
         options: dict[str, Any] = {
             self._manner.scale: self._case.guidance - 1 + self._manner.unguided
         }
+        if self._case.guidance_2 is not None:
+            options["guidance_scale_2"] = self._case.guidance_2
         if self._case.guidance > 1:
             options |= self._against([NEGATIVE_PROMPT] * rows)
         return options

@@ -49,6 +49,8 @@ class RealNumerics:
                 f"`{job.name}` has several rewards, or a noisy one that previews get twice; name"
                 " one that is not noisy"
             )
+        if job.exploration.preview_checkpoint:
+            raise CannotCompute(f"`{job.name}` has previews of another model; leave that out")
         self._job = job
         self._engine = OneProcess(job)
         self._weights: dict[str, dict[str, Tensor]] = {}

@@ -16,11 +16,14 @@ from typing import Any
 
 import torch
 from diffusers import (
+    AnyFlowPipeline,
+    AnyFlowTransformer3DModel,
     AutoencoderKL,
     AutoencoderKLFlux2,
     AutoencoderKLQwenImage,
     AutoencoderKLQwenImage21,
     AutoencoderKLWan,
+    FlowMapEulerDiscreteScheduler,
     FlowMatchEulerDiscreteScheduler,
     Flux2KleinPipeline,
     Flux2Transformer2DModel,
@@ -319,23 +322,27 @@ def _flux2_klein() -> Any:
     )
 
 
-def _wan() -> Any:
+def _wan(**more: Any) -> Any:
     return WanPipeline(
         tokenizer=_tokenizer(None, _END),
         text_encoder=_t5(UMT5EncoderModel, UMT5Config),
-        vae=AutoencoderKLWan(
-            base_dim=8,
-            z_dim=4,
-            dim_mult=[1, 1, 1, 1],
-            num_res_blocks=1,
-            temperal_downsample=[False, True, True],
-            latents_mean=[0.1, -0.2, 0.3, 0.0],
-            latents_std=[1.0, 2.0, 0.5, 1.5],
-        ),
+        vae=_frames_vae(),
         scheduler=UniPCMultistepScheduler(
             prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
         ),
-        transformer=WanTransformer3DModel(
+        transformer=_wan_transformer(),
+        **more,
+    )
+
+
+def _anyflow() -> Any:
+    """For Wan's text encoder and autoencoder."""
+    return AnyFlowPipeline(
+        tokenizer=_tokenizer(None, _END),
+        text_encoder=_t5(UMT5EncoderModel, UMT5Config),
+        vae=_frames_vae(),
+        scheduler=FlowMapEulerDiscreteScheduler(shift=5.0),
+        transformer=AnyFlowTransformer3DModel(
             **_HEADS,
             in_channels=4,
             out_channels=4,
@@ -346,6 +353,36 @@ def _wan() -> Any:
             rope_max_seq_len=32,
         ),
     )
+
+
+def _frames_vae() -> AutoencoderKLWan:
+    return AutoencoderKLWan(
+        base_dim=8,
+        z_dim=4,
+        dim_mult=[1, 1, 1, 1],
+        num_res_blocks=1,
+        temperal_downsample=[False, True, True],
+        latents_mean=[0.1, -0.2, 0.3, 0.0],
+        latents_std=[1.0, 2.0, 0.5, 1.5],
+    )
+
+
+def _wan_transformer() -> WanTransformer3DModel:
+    return WanTransformer3DModel(
+        **_HEADS,
+        in_channels=4,
+        out_channels=4,
+        text_dim=_TEXT_WIDTH,
+        freq_dim=32,
+        ffn_dim=64,
+        num_layers=2,
+        rope_max_seq_len=32,
+    )
+
+
+def _wan_a14b() -> Any:
+    """Of two transformers."""
+    return _wan(transformer_2=_wan_transformer(), boundary_ratio=0.875)
 
 
 def _krea2() -> Any:
@@ -504,6 +541,8 @@ _MAKERS: dict[str, Callable[[], Any]] = {
     "flux": _flux,
     "flux2-klein": _flux2_klein,
     "wan": _wan,
+    "anyflow": _anyflow,
+    "wan-a14b": _wan_a14b,
     "krea2": _krea2,
     "z-image": _z_image,
     "qwen-image-edit": _qwen_image_edit,

@@ -67,7 +67,7 @@ class Passes:
     def velocity(self, *, masked: bool = True) -> Tensor:
         """One pass."""
         conditioning = {"embeds": self._embeds} | ({"mask": self._mask} if masked else {})
-        given = ModelInput(self._latents, self._sigmas, conditioning, self._grid)
+        given = ModelInput(self._latents, self._sigmas, self._sigmas, conditioning, self._grid)
         return QwenImage().velocity(self._transformer, given)
 
     @torch.no_grad()

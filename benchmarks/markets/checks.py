@@ -15,7 +15,8 @@ from benchmarks.exploration.kept_runs import Run
 from benchmarks.exploration.ratios import arrival
 from benchmarks.exploration.rivals import OURS, RESERVED_GPUS
 from benchmarks.exploration.testbed_runs import curve_of
-from benchmarks.markets.entrants import Kept, previews
+from benchmarks.markets.entrants import SEEDS, TASKS, Kept, previews
+from benchmarks.markets.one_market import MARKET, NODES
 from benchmarks.markets.real_runs import TIMES, MarketRuns, compressed, market_run
 from benchmarks.time_to_target import LEVELS
 from spotlight_simulation.market.batch_model import (
@@ -29,15 +30,11 @@ from spotlight_simulation.market.batch_model import (
 )
 from spotlight_simulation.profile import load_profile
 
-NODES = 4
-ON_MARKETS = (
-    ("ocr", 11, "g4dn-trace"),
-    ("ocr", 12, "g4dn-trace"),
-    ("ocr", 13, "g4dn-trace"),
-    ("ocr", 11, "p3-trace"),
-    ("compositional", 11, "g4dn-trace"),
-)
-"""Task, seed and market of the runs that are made."""
+ON_MARKETS = [
+    *(("ocr", seed, "g4dn-trace") for seed in SEEDS),
+    *((task, seed, MARKET) for task in TASKS for seed in SEEDS),
+]
+"""Task, seed and market of the runs that there may be."""
 
 
 def checks(folder: Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from benchmarks.exploration.ratios import estimate
+from benchmarks.exploration.rivals import RESERVED_GPUS
 from benchmarks.markets.entrants import NO_MARKET, RESERVED, SPOTLIGHT, Entrant, job_s, seeds_of
 from benchmarks.markets.places import PAPER, PRICES, Place
 from benchmarks.time_to_target import score_at
@@ -22,6 +23,9 @@ from spotlight_simulation.market.schedule import Prices, Schedule
 
 JOB_H = 100.0
 """An assumption: what a job takes on the four reserved GPUs alone."""
+WHOLE_S = JOB_H * 3600
+WHOLE_COST = JOB_H * RESERVED_GPUS * PAPER.reserved_per_gpu_hour
+"""What that costs."""
 SHARES = (0.125, 0.25, 0.5)
 """Scores are compared after these shares of the time, and for these shares of the money, that the
 reserved GPUs alone need."""
@@ -85,9 +89,7 @@ class Field:
         self.seeds = seeds_of(everybody.values())
         reserved = everybody[RESERVED]
         system = reserved.system(NO_MARKET)
-        self._whole_s = JOB_H * 3600
-        self._whole_cost = JOB_H * system.reserved_gpus * PAPER.reserved_per_gpu_hour
-        self._times = self._whole_s / job_s(reserved.learned, system)
+        self._times = WHOLE_S / job_s(reserved.learned, system)
 
     def on(self, schedules: Sequence[Schedule]) -> dict[str, Result]:
         """By name."""
@@ -117,8 +119,8 @@ class Field:
         )
 
     def _ways(self, one: Entrant, run: Course) -> Ways:
-        moments = [share * self._whole_s for share in SHARES]
-        paid = [run.seconds_for(share * self._whole_cost, PAPER) for share in SHARES]
+        moments = [share * WHOLE_S for share in SHARES]
+        paid = [run.seconds_for(share * WHOLE_COST, PAPER) for share in SHARES]
         return Ways(
             tuple(self._way(one, run, at_s) for at_s in moments),
             tuple(self._way(one, run, at_s) for at_s in paid),
@@ -245,7 +247,7 @@ class Replay:
             for task in self._tasks:
                 found[f"{name}[{task}]"] = self._estimate(rivals, measure, nodes, [task])
         for nodes in sorted({nodes for _, nodes in self._fields}):
-            found[f"rivals[{nodes}]"] = self._rivals(nodes)
+            found[f"rivals[{nodes}]"] = self.over_ours(nodes)
             found[f"markets[{nodes}]"] = self._markets(nodes)
             for task in self._tasks:
                 found[f"ways[{task}, {nodes}]"] = self._ways(task, nodes)
@@ -274,7 +276,7 @@ class Replay:
             self._held(nodes),
         )
 
-    def _rivals(self, nodes: int) -> dict[str, Any]:
+    def over_ours(self, nodes: int) -> dict[str, Any]:
         """By entrant, over Spotlight: hours, and cost by price table, on the held markets."""
         found = {}
         for name, one in self._fields[self._tasks[0], nodes].everybody.items():

@@ -10,7 +10,6 @@ straight lines between these. The target and what counts as having arrived are t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, geometric_mean
@@ -19,13 +18,13 @@ import msgspec
 
 from benchmarks.exploration.cases import FIRST_SEED, PROFILES, SOL_RL_SPLIT, Case
 from benchmarks.exploration.clocks import (
-    Clock,
     Fleet,
     Work,
     beside,
     denoised_at,
     elastic,
     in_turn,
+    in_turn_with_previous_weights,
     spot_waits,
     work_of,
 )
@@ -35,6 +34,7 @@ from benchmarks.exploration.ratios import Arrival, arrival
 from benchmarks.exploration.rivals import OURS, RESERVED_GPUS
 from benchmarks.exploration.settings import GPUS_OF_SPOT_NODE
 from benchmarks.exploration.testbed_runs import VirtualRuns, curve_of
+from benchmarks.markets.paces import best_paces, between, faster, fleets, less_trainers, timed
 from benchmarks.markets.real_runs import MarketRun, MarketRuns
 from benchmarks.time_to_target import LEVELS, Curve, milestones, smoothed
 from spotlight.errors import UserError
@@ -50,13 +50,14 @@ POOLS = (4, 8)
 MEASURED_NODES = (0, 1, 2, 4, 8)
 """The numbers of spot nodes that there may be runs of Spotlight with."""
 _NODES_OF_TESTBED = 4
-_NEVER = 2.0
+NEVER = 2.0
 """A run of Spotlight that never arrives counts as one that takes twice its iterations."""
 
 NO_MARKET = Schedule(market="none", is_held=True, pool=1, seconds=1.0, stays=())
 """A schedule for those whom none concerns."""
 
 SPOTLIGHT = "spotlight"
+ALL_ON_SPOT = "spotlight-on-spot-alone"
 RESERVED = "reserved"
 
 
@@ -95,7 +96,7 @@ class Entrant(msgspec.Struct, frozen=True, kw_only=True):
     def iterations(self, seed: int) -> float:
         """How many it takes to the target; at least so many where a rival never arrived."""
         at = self.learned.iterations[seed]
-        return at.seconds * (_NEVER if self.is_ours and not at.arrived else 1.0)
+        return at.seconds * (NEVER if self.is_ours and not at.arrived else 1.0)
 
 
 class Measured(msgspec.Struct, frozen=True):
@@ -108,11 +109,12 @@ class Measured(msgspec.Struct, frozen=True):
 class Kept:
     """All that was learned on a task, read from the runs that are kept."""
 
-    def __init__(self, folder: Path, task: str) -> None:
+    def __init__(self, folder: Path, task: str, split: str = SOL_RL_SPLIT) -> None:
+        """`split` is the name of the profile by which runs are timed again."""
         self._runs = VirtualRuns(folder, quick=False)
         self._market_runs = MarketRuns(folder)
         self.task = task
-        self._profile = load_profile(PROFILES[SOL_RL_SPLIT])
+        self._profile = load_profile(PROFILES[split])
         self.samples = Case(task=task, rival=OURS, seed=FIRST_SEED).job().samples_per_iteration
         """How many samples Spotlight trains on in an iteration."""
 
@@ -150,7 +152,7 @@ class Kept:
             levels = self.levels(seed)
             curve = [(float(version), score) for _, version, score in run["validation"]]
             iterations[seed] = arrival(curve, levels[LEVELS[-1]])
-            ways[seed] = _way(curve, levels)
+            ways[seed] = way(curve, levels)
         made = fmean(map(previews, runs.values()))
         job = msgspec.structs.replace(case, seed=min(runs)).job()
         return Learned(work_of(job, self._profile, made), iterations, ways)
@@ -188,23 +190,32 @@ class Kept:
                 )
         return [between(measured, count) for count in range(nodes + 1)]
 
+    def paces_by_formula(self, work: Work, nodes: int) -> list[Pace]:
+        """The same on the split of the profile: with as many previews of those that runs had as are
+        best, which training waits for where they are not made beside it."""
+        measured = [one.pace for one in self.measured().values()]
+        return best_paces(beside, work, measured, fleets(nodes))
+
     def late(self, run: Run, seed: int) -> float:
         """How many iterations a run of Spotlight takes to the target."""
         curve = [(float(version), score) for _, version, score in run["validation"]]
         at = arrival(curve, self.levels(seed)[LEVELS[-1]])
-        return at.seconds * (1.0 if at.arrived else _NEVER)
+        return at.seconds * (1.0 if at.arrived else NEVER)
 
 
-def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
-    """All that take part where so many spot nodes are asked for, by name, Spotlight first. Raises
-    `UserError`, which says what is missing."""
+def entrants(kept: Kept, nodes: int, *, by_formula: bool = False) -> dict[str, Entrant]:
+    """All that take part where so many spot nodes are asked for, by name, Spotlight first, with its
+    paces as measured or by formula. Raises `UserError`, which says what is missing."""
     learned = {
         name: kept.of(next(iter(LADDER[name].cases(kept.task).values())))
         for name in ("reserved", "rollouts", "pipelined", "data-parallel")
     }
     learned["published"] = kept.of(Case(task=kept.task, rival="published", seed=0))
+    chosen = kept.of(Case(task=kept.task, rival=OURS, seed=0))
+    paces = kept.paces_by_formula(chosen.work, nodes) if by_formula else kept.paces(nodes)
     every = [
-        *_ours(kept.of(Case(task=kept.task, rival=OURS, seed=0)), kept.paces(nodes)),
+        *_ours(chosen, paces),
+        *_all_choose(chosen, paces),
         _without_exploration(learned["pipelined"], nodes),
         *_on_demand(learned, nodes),
         *_rollouts_on_spot(learned["rollouts"], learned["pipelined"], nodes),
@@ -216,9 +227,15 @@ def entrants(kept: Kept, nodes: int) -> dict[str, Entrant]:
 def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
     """Spotlight, and the same without one of its techniques."""
     preview_s = learned.work.denoise_s
-    on_demand = RESERVED_GPUS + (len(paces) - 1) * GPUS_OF_SPOT_NODE
+    nodes = len(paces) - 1
+    on_demand = RESERVED_GPUS + nodes * GPUS_OF_SPOT_NODE
+
+    def all_on_spot(schedule: Schedule) -> System:
+        return rivals.trainers_on_spot(ALL_ON_SPOT, less_trainers(paces), schedule)
+
     for title, system in (
         ("Spotlight", rivals.elastic(SPOTLIGHT, RESERVED_GPUS, paces)),
+        ("Spotlight on the spot nodes alone (by formula)", all_on_spot),
         (
             "Spotlight without elastic SP groups",
             rivals.without_elastic_groups("no-elastic-groups", RESERVED_GPUS, paces),
@@ -229,7 +246,11 @@ def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
         ),
         (
             "Spotlight whose spot GPUs train, too (by formula)",
-            rivals.elastic("training-spot", RESERVED_GPUS, _training_paces(learned.work, paces)),
+            rivals.elastic(
+                "training-spot",
+                RESERVED_GPUS,
+                faster(paces, best_paces(elastic, learned.work, paces, fleets(nodes))),
+            ),
         ),
         (
             "Spotlight, all on demand",
@@ -239,10 +260,25 @@ def _ours(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
         yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
 
 
+def _all_choose(learned: Learned, paces: Sequence[Pace]) -> Iterator[Entrant]:
+    """All GPUs train as one group, and then make previews with the weights from before, on
+    Spotlight's samples; no program does that, so it is a formula. The states of training are in
+    memory."""
+    for name, title, reserved in (
+        ("all-choose-on-spot", "all train and choose, on reserved and spot", RESERVED_GPUS),
+        ("all-choose-on-spot-alone", "all train and choose, on the spot nodes alone", 0),
+    ):
+        on = fleets(len(paces) - 1, reserved)
+        own = best_paces(in_turn_with_previous_weights, learned.work, paces, on)
+        system = rivals.from_memory(name, reserved, own, iteration_s=own[-1].iteration_s)
+        title += " (by formula)"
+        yield Entrant(title=title, learned=learned, with_system=system, is_ours=True)
+
+
 def _without_exploration(behind: Learned, nodes: int) -> Entrant:
     """Spot GPUs roll out one step behind, and lose nothing."""
-    paces = _paces(beside, behind.work, nodes)
-    system = rivals.elastic("no-exploration", RESERVED_GPUS, paces)
+    own = timed(beside, behind.work, fleets(nodes))
+    system = rivals.elastic("no-exploration", RESERVED_GPUS, own)
     return Entrant(title="Spotlight without exploration", learned=behind, with_system=system)
 
 
@@ -277,13 +313,13 @@ def _rollouts_on_spot(waited: Learned, behind: Learned, nodes: int) -> Iterator[
     and stops everybody only if that is too short."""
     spot_gpus = nodes * GPUS_OF_SPOT_NODE
     batch_s = denoised_at(waited.work, [0.0] * (RESERVED_GPUS + spot_gpus))
-    paces = _paces(spot_waits, waited.work, nodes)
+    paces = timed(spot_waits, waited.work, fleets(nodes))
     share = batch_s / paces[-1].iteration_s
     system = rivals.lost_batches(
         "rollouts-on-spot", RESERVED_GPUS, paces, batch_s=batch_s, share=share
     )
     yield Entrant(title="rollouts on spot", learned=waited, with_system=system)
-    paces = _paces(beside, behind.work, nodes)
+    paces = timed(beside, behind.work, fleets(nodes))
     spare_s = paces[-1].iteration_s - 2 * denoised_at(behind.work, [0.0] * spot_gpus)
     system = rivals.lost_batches(
         "pipelined-on-spot",
@@ -299,7 +335,7 @@ def _rollouts_on_spot(waited: Learned, behind: Learned, nodes: int) -> Iterator[
 def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
     """Data-parallel training, with each way to recover."""
     work = together.work
-    paces, alone = (_paces(in_turn, work, nodes, reserved=gpus) for gpus in (RESERVED_GPUS, 0))
+    paces, alone = (timed(in_turn, work, fleets(nodes, gpus)) for gpus in (RESERVED_GPUS, 0))
     spot_gpus = nodes * GPUS_OF_SPOT_NODE
     update_s = work.train_s / work.updates
 
@@ -331,48 +367,10 @@ def _training_on_spot(together: Learned, nodes: int) -> Iterator[Entrant]:
         yield Entrant(title=title, learned=together, with_system=system)
 
 
-def _paces(clock: Clock, work: Work, nodes: int, *, reserved: int = RESERVED_GPUS) -> list[Pace]:
-    """With no spot node up to so many; without any GPU nothing is done."""
-    fleets = [Fleet(reserved, count * GPUS_OF_SPOT_NODE) for count in range(nodes + 1)]
-    return [Pace(clock(work, fleet) if fleet.gpus else math.inf) for fleet in fleets]
-
-
-def _training_paces(work: Work, paces: Sequence[Pace]) -> list[Pace]:
-    """With as many previews as a pool of some smaller number of nodes makes, whichever is best,
-    while the others compute gradients."""
-    samples = work.rows * work.updates // _ROWS_OF_A_SAMPLE
-    found = list(paces[:1])
-    for nodes in range(1, len(paces)):
-        fleet = Fleet(RESERVED_GPUS, nodes * GPUS_OF_SPOT_NODE)
-        choices = [paces[nodes]]
-        for pace in paces[1 : nodes + 1]:
-            has = msgspec.structs.replace(work, denoised=pace.previews * samples)
-            choices.append(Pace(elastic(has, fleet), pace.worth, pace.previews))
-        found.append(max(choices, key=lambda pace: pace.rate))
-    return found
-
-
-_ROWS_OF_A_SAMPLE = 4
-"""Flow times that a sample is trained at in all jobs of Spotlight here."""
-
-
-def between(measured: Mapping[int, Pace], nodes: int) -> Pace:
-    """On straight lines between those that were measured."""
-    below = max(count for count in measured if count <= nodes)
-    above = min((count for count in measured if count >= nodes), default=below)
-    share = (nodes - below) / (above - below) if above > below else 0.0
-    low, high = measured[below], measured[above]
-    return Pace(
-        *(
-            getattr(low, name) + share * (getattr(high, name) - getattr(low, name))
-            for name in ("iteration_s", "worth", "previews")
-        )
-    )
-
-
-def _way(curve: Curve, levels: Mapping[int, float]) -> Curve:
-    """The levels are a quarter, half and so on of the way of the reference, so that any two of them
-    give the score of its beginning."""
+def way(curve: Curve, levels: Mapping[int, float]) -> Curve:
+    """The share of the way to the target, smoothed, by what the curve is over. The levels are a
+    quarter, half and so on of the way of the reference, so that any two of them give the score of
+    its beginning."""
     lowest, target = levels[LEVELS[0]], levels[LEVELS[-1]]
     first = lowest - (target - lowest) * LEVELS[0] / (LEVELS[-1] - LEVELS[0])
     return smoothed([(at, (score - first) / (target - first)) for at, score in curve])

@@ -121,11 +121,16 @@ def market_run(task: str, seed: int, nodes: int, market: str) -> MarketRun:
     return MarketRun(task=task, seed=seed, nodes=nodes, market=market, absences=absences)
 
 
-def compressed(market: str, nodes: int) -> Schedule:
-    """A market in the time of the test-bed, as long as any run there."""
+def stretched(market: str, nodes: int) -> Schedule:
+    """A market as it was, twice as long as any run on the test-bed takes of it."""
     trace = read_trace(f"bamboo/{market}.csv").without_holes()
     drawn = trace.schedule(pool=nodes, generator=random.Random(market))
-    long = unrolled(drawn, start_s=0.0, seconds=_LONGEST_S * TIMES)
+    return unrolled(drawn, start_s=0.0, seconds=2 * _LONGEST_S * TIMES)
+
+
+def compressed(market: str, nodes: int) -> Schedule:
+    """A market in the time of the test-bed, as long as any run there."""
+    long = unrolled(stretched(market, nodes), start_s=0.0, seconds=_LONGEST_S * TIMES)
     stays = [
         msgspec.structs.replace(stay, from_s=stay.from_s / TIMES, until_s=stay.until_s / TIMES)
         for stay in long.stays

@@ -8,15 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks.exploration.rivals import RESERVED_GPUS
 from benchmarks.exploration.tables import Figures, Table
-from benchmarks.markets.comparison import HEADLINES, JOB_H, ON_SPOT, SHARES
-from benchmarks.markets.entrants import RESERVED, SPOTLIGHT, TASKS
+from benchmarks.markets.comparison import HEADLINES, JOB_H, ON_SPOT, SHARES, WHOLE_COST
+from benchmarks.markets.entrants import ALL_ON_SPOT, RESERVED, SPOTLIGHT, TASKS
 from benchmarks.markets.places import PAPER, PRICES
+from benchmarks.markets.splits import SPLITS
 from spotlight_simulation.market.rivals import COSTS
 
 _ON_DEMAND = "data-parallel-on-demand"
 _NEVER = "never"
+_NOT_MEASURED = "not measured"
 
 
 def _headlines(figures: Figures) -> Iterable[Sequence[str]]:
@@ -51,9 +52,10 @@ def _markets(figures: Figures, nodes: str) -> Iterable[Sequence[str]]:
         "data-parallel on demand, cost",
         "the best data-parallel on spot, hours",
         "the same, cost",
-        "spot alone, cost",
+        "data-parallel on spot alone, cost",
+        "Spotlight on spot alone, cost",
     )
-    yield ("---",) * 9
+    yield ("---",) * 10
     markets: Mapping[str, Any] = figures[f"markets[{nodes}]"]
     for market, row in sorted(markets.items(), key=lambda item: _saved(item[1])):
         hours, cost = row["hours"], row["cost"][PAPER.name]
@@ -68,18 +70,22 @@ def _markets(figures: Figures, nodes: str) -> Iterable[Sequence[str]]:
             _ratio(_least(hours), ours),
             _ratio(_least(cost), cheap),
             _ratio(cost["torchft-on-spot-alone"], cheap),
+            _ratio(cost[ALL_ON_SPOT], cheap),
         )
 
 
 def _ways(figures: Figures, task: str, nodes: str) -> Iterable[Sequence[str]]:
-    hours = ", ".join(f"{share * JOB_H:g}" for share in SHARES)
-    whole = JOB_H * RESERVED_GPUS * PAPER.reserved_per_gpu_hour
-    money = ", ".join(f"{share * whole:.0f}" for share in SHARES)
-    yield f"{task}, {PAPER.name}", f"way made in {hours} h", f"for {money} {PAPER.currency}"
+    yield _ways_head(task)
     yield ("---",) * 3
     titles = figures[f"rivals[{nodes}]"]
     for name, row in figures[f"ways[{task}, {nodes}]"].items():
         yield titles[name]["title"], _percent(row["in_time"]), _percent(row["for_money"])
+
+
+def _ways_head(task: str) -> Sequence[str]:
+    hours = ", ".join(f"{share * JOB_H:g}" for share in SHARES)
+    money = ", ".join(f"{share * WHOLE_COST:.0f}" for share in SHARES)
+    return f"{task}, {PAPER.name}", f"way made in {hours} h", f"for {money} {PAPER.currency}"
 
 
 def _costs(_: Figures) -> Iterable[Sequence[str]]:
@@ -114,6 +120,42 @@ def _checks(figures: Figures) -> Iterable[Sequence[str]]:
         )
 
 
+def _one_market(figures: Figures) -> Iterable[Sequence[str]]:
+    """Spotlight's hours and cost, and how many times as much the others need."""
+    columns = [f"{what}[{task}]" for task in TASKS for what in ("hours", "cost")]
+    yield "who", *(f"{task}, {what}" for task in TASKS for what in ("hours", "cost")), *_BOTH
+    yield ("---",) * (1 + len(columns) + len(_BOTH))
+    for name, row in figures["one_market"].items():
+        if name == SPOTLIGHT:
+            seeds = ", ".join(f"{task}: {row[f'seeds[{task}]']} seeds" for task in TASKS)
+            values = [_NOT_MEASURED if row[key] is None else f"{row[key]:g}" for key in columns]
+            yield f"{row['title']} ({seeds})", *values, "", ""
+        else:
+            values = [_measured(row[key]) for key in (*columns, "hours", "cost")]
+            yield f"{row['title']}, over it", *values
+
+
+_BOTH = ("both, hours", "both, cost")
+
+
+def _one_market_ways(figures: Figures, task: str) -> Iterable[Sequence[str]]:
+    yield _ways_head(task)
+    yield ("---",) * 3
+    for row in figures["one_market"].values():
+        ways = row["ways"][task]
+        made = [_percent(ways[key]) if ways else _NOT_MEASURED for key in ("in_time", "for_money")]
+        yield row["title"], *made
+
+
+def _splits(figures: Figures) -> Iterable[Sequence[str]]:
+    """How many times as much the others need as Spotlight, by the share of training."""
+    columns = [(share, what) for share in SPLITS for what in ("hours", "cost")]
+    yield "who", *(f"{share}, {what}" for share, what in columns)
+    yield ("---",) * (1 + len(columns))
+    for row in figures["splits"].values():
+        yield row["title"], *(_estimate(row[share][what]) for share, what in columns)
+
+
 def _saved(row: Mapping[str, Any]) -> float:
     cost = row["cost"][PAPER.name]
     return float(cost[RESERVED] / cost[SPOTLIGHT])
@@ -136,6 +178,10 @@ def _estimate(one: Mapping[str, Any] | None) -> str:
     return f"{one['value']:.2f} ({one['low']:.2f} to {one['high']:.2f})"
 
 
+def _measured(one: Mapping[str, Any] | None) -> str:
+    return _NOT_MEASURED if one is None else _estimate(one)
+
+
 def _percent(ways: Sequence[float]) -> str:
     return ", ".join(str(round(100 * way)) for way in ways) + " %"
 
@@ -148,4 +194,7 @@ TABLES: dict[str, Table] = {
     "costs": _costs,
     "paces": _paces,
     "checks": _checks,
+    "splits": _splits,
+    "one-market": _one_market,
+    "one-market-ways": _one_market_ways,
 }

@@ -27,7 +27,7 @@ from spotlight.training.export import export_checkpoint
 from spotlight.types import COMFYUI_FILE
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
-FAMILIES = ("qwen-image", "sd3", "flux", "wan", "krea2")
+FAMILIES = ("qwen-image", "sd3", "flux", "wan", "krea2", "flux2-klein", "z-image")
 _FOR_DIFFUSERS, _FOR_PEFT, _FOR_COMFYUI = "for-diffusers", "for-peft", "for-comfyui"
 _MOST = 1e-5
 

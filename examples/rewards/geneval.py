@@ -62,9 +62,9 @@ class GenEvalScorer:
 class GenEval(GenEvalScorer):
     """With GenEval's kinds of models: Mask2Former finds objects, CLIP names their colours."""
 
-    def __init__(self, detector: str, clip: str, device: str = "cuda") -> None:
+    def __init__(self, detector: str, clip: str, device: str | None = None) -> None:
         """`detector` and `clip` are folders in the layout of transformers, or names at the model
-        hub.
+        hub. `device` is one of torch; by default the accelerator, and the CPU where there is none.
         """
         from geneval_detector import Mask2FormerDetector
 

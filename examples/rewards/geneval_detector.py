@@ -32,15 +32,16 @@ TEMPLATES = ("a photo of a {} {}", "a photo of a {}-colored {}", "a photo of a {
 class Mask2FormerDetector:
     """See the module."""
 
-    def __init__(self, detector: str, clip: str, device: str) -> None:
-        self._device = device
+    def __init__(self, detector: str, clip: str, device: str | None) -> None:
+        own = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu"
+        self._device = device or own
         self._processor = AutoImageProcessor.from_pretrained(detector)
         model = Mask2FormerForUniversalSegmentation.from_pretrained(detector)
-        self._model = model.eval().to(device)
+        self._model = model.eval().to(self._device)
         self._names = {
             index: GENEVAL_NAMES.get(name, name) for index, name in model.config.id2label.items()
         }
-        self._clip = CLIPModel.from_pretrained(clip).eval().to(device)
+        self._clip = CLIPModel.from_pretrained(clip).eval().to(self._device)
         self._clip_processor = AutoProcessor.from_pretrained(clip)
 
     @torch.inference_mode()

@@ -19,10 +19,18 @@ from spotlight.store.memory_folder import default_base
 
 
 def memory_table(
-    job: JobSpec, checkpoint: CheckpointInfo, gpu: str, store: Path | None
+    job: JobSpec,
+    checkpoint: CheckpointInfo,
+    gpu: str,
+    store: Path | None,
+    *,
+    images: int = 0,
 ) -> RenderableType:
-    """Bytes of both kinds of workers by part. `gpu` names one, or is empty for workers on CPUs,
-    which compute in float32.
+    """Bytes of both kinds of workers by part.
+
+    Args:
+        gpu: its name, or empty for workers on CPUs, which compute in float32.
+        images: bytes of the files of images that prompts come with.
 
     Raises the `JobError` of a job that does not fit into the GPU, and `UserError` for one that is
     not known.
@@ -37,12 +45,12 @@ def memory_table(
     table.add_column("")
     table.add_column("trains", justify="right")
     table.add_column("denoises", justify="right")
-    for row in _rows(plan, store or default_base()):
+    for row in _rows(plan, store or default_base(), images):
         table.add_row(*row)
     return table
 
 
-def _rows(plan: MemoryPlan, store: Path) -> Iterator[tuple[str, str, str]]:
+def _rows(plan: MemoryPlan, store: Path, images: int) -> Iterator[tuple[str, str, str]]:
     there = {part.name: part.nbytes for part in plan.denoiser.parts}
     for phase in PHASES:
         said = "" if phase == "always" else f"while {phase}: "
@@ -52,6 +60,10 @@ def _rows(plan: MemoryPlan, store: Path) -> Iterator[tuple[str, str, str]]:
     yield "most at one time", _said(plan.trainer.most), _said(plan.denoiser.most)
     yield "host memory while loading", _said(plan.loading), _said(plan.loading)
     yield "host memory for encoders", _said(plan.resting), _said(plan.resting)
+    if images:
+        fetched = 2 * images  # the bundle, and the files in it
+        yield "host memory while images are fetched", _said(fetched), _said(fetched)
+        yield "host memory for images", _said(images), _said(images)
     yield "host memory for training", _said(plan.training), ""
     yield "host memory while saving", _said(plan.saving), ""
     free = shutil.disk_usage(store).free

@@ -76,10 +76,13 @@ def plan(
     files = check(spec, run_folder=folder, permissions=Permissions.parse((), reward_secret or ()))
     costs = check_money(spec, operator_prices(prices))
     base = usable_base("--store", store)
-    memory = memory_table(settled(spec, files), files.checkpoint, gpu, base)
+    images = sum(map(len, files.images.values()))
+    memory = memory_table(settled(spec, files), files.checkpoint, gpu, base, images=images)
     check_store(spec, files, base)
-    if not is_builtin(spec.model.checkpoint):
-        code = run_in_process("spotlight.checkpoint_trial", spec.model, "the check of the model")
+    for model in filter(None, (spec.model, spec.work.preview_model)):
+        if is_builtin(model.checkpoint):
+            continue
+        code = run_in_process("spotlight.checkpoint_trial", model, "the check of the model")
         if code:
             raise typer.Exit(code)
     console = Console()

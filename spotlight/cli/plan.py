@@ -12,7 +12,6 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from spotlight.cli.tables import pairs
-from spotlight.diffusion.activations import FLOAT32
 from spotlight.jobs import JobSpec, PoolSpec, PoolsSpec, RewardSpec
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.losses import loss_title
@@ -22,7 +21,7 @@ from spotlight.policies.money.words import money
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.checks import JobFiles, disk_nbytes
 from spotlight.preflight.memory import trained_guidance
-from spotlight.preflight.scorers import scorer_parameters
+from spotlight.preflight.scorers import scorer_bytes
 from spotlight.report.formatting import count
 from spotlight.types import Pool
 
@@ -50,7 +49,7 @@ def _lines(job: JobSpec, files: JobFiles, run_folder: Path) -> list[tuple[str, s
         ("prompts", _prompts(files)),
         ("iterations", _iterations(job)),
         ("training", _training(job, checkpoint)),
-        ("exploration", _exploration(job)),
+        ("exploration", _exploration(job, checkpoint.previewer)),
         ("validation", _validation(job, files)),
         ("processes", _processes(job)),
         ("disk", _disk(job, files, run_folder)),
@@ -117,10 +116,9 @@ def _largest_degree(job: JobSpec, checkpoint: CheckpointInfo) -> int:
 def _reward(reward: RewardSpec) -> str:
     """Where its scorer computes, and how much memory it needs, as far as that is known."""
     if reward.kind in PUBLISHED:
-        parameters = scorer_parameters(reward)
         device = (reward.clip or ClipSpec()).device
         shared = "the accelerator, which denoises too" if device == "accelerator" else "the CPU"
-        where = f"in every worker on {shared}, {amount(FLOAT32 * parameters)}B"
+        where = f"in every worker on {shared}, {amount(scorer_bytes(reward))}B"
     elif endpoint := reward.http or reward.judge:
         where = f"on {':'.join(map(str, endpoint.place))}"
     elif reward.kind == "python":
@@ -157,7 +155,7 @@ def _training(job: JobSpec, checkpoint: CheckpointInfo) -> str:
     return ", ".join(said)
 
 
-def _exploration(job: JobSpec) -> str:
+def _exploration(job: JobSpec, previewer: CheckpointInfo | None) -> str:
     exploration = job.exploration
     if exploration.mode == "none":
         return "none"
@@ -174,8 +172,16 @@ def _exploration(job: JobSpec) -> str:
     return (
         f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
         f"({count(most, 'preview')} an iteration), {count(job.preview_steps, 'step')} each"
-        f"{_repeats(job)}"
+        f"{_previewed_by(job, previewer)}{_repeats(job)}"
     )
+
+
+def _previewed_by(job: JobSpec, previewer: CheckpointInfo | None) -> str:
+    """The model that makes previews instead of the trained one."""
+    if previewer is None:
+        return ""
+    name, size = job.exploration.preview_checkpoint, amount(previewer.parameters)
+    return f", by {previewer.family.name} from {name}, {size} parameters in every worker"
 
 
 def _repeats(job: JobSpec) -> str:

@@ -16,8 +16,8 @@ def serve_reward(
         str,
         typer.Argument(
             help="package.module:function, package.module:Class, an entry point of"
-            " `spotlight.rewards`, `ocr`, `compositional`, `clip`, `pickscore`, `hpsv2` or"
-            " `aesthetic`."
+            " `spotlight.rewards`, `ocr`, `compositional`, `clip`, `pickscore`, `hpsv2`,"
+            " `hpsv3` or `aesthetic`."
         ),
     ],
     options: Annotated[

@@ -46,7 +46,7 @@ def try_reward(
     is_compared = any(reward.groupwise for reward in spec.measured_rewards)
     each = spec.group_size if is_compared else 1
     settings = TrialSettings(
-        rewards=spec.measured_rewards,
+        rewards=spec.reward_fields,
         permissions=permissions,
         images=str(images),
         prompts=spec.prompts.validation if prompts is None else str(prompts),

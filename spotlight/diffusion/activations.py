@@ -135,6 +135,18 @@ class Block:
         self.keep(f"{stream} before the function", tokens, inner)
         self.linear(layers[1:], f"{stream} after the function", tokens, inner)
 
+    def gated(self, stream: str, layers: Sequence[str], tokens: int, inner: int) -> None:
+        """The second half of a gated feed-forward layer: a function of `inner` gates, their
+        products with as many numbers, and the layers behind these. The first half is a `linear`.
+        """
+        for tensor in ("gates", "gates after the function", "numbers"):
+            self.keep(f"{stream}{tensor}", tokens, inner)
+        self.linear(layers, f"{stream}gated numbers", tokens, inner)
+
+    def entered_by(self, tokens: int, width: int) -> BlockBytes:
+        """What it keeps, and what it begins with: one tensor [rows, tokens, width]."""
+        return BlockBytes(self._step.rows * tokens * width * self._step.nbytes, self.nbytes)
+
 
 @dataclass(frozen=True)
 class BlockBytes:

@@ -11,9 +11,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import diffusers
 import msgspec
@@ -28,6 +27,7 @@ from spotlight.diffusion.checkpoint_parts import (
     load_weights,
 )
 from spotlight.diffusion.embedding_cache import EmbeddingCache
+from spotlight.diffusion.experts import Experts
 from spotlight.diffusion.families.base import TOKEN_ENCODER, CheckpointFolder, Facts, Family
 from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel, trainable_state
@@ -59,7 +59,7 @@ def load_model(
     path = find_checkpoint(spec.checkpoint)
     family, folder = open_checkpoint(path)
     facts = family.inspect(folder)
-    transformer = _load_transformer(spec, family, path, device, dtype)
+    transformer = _load_transformer(spec, family, folder, device, dtype)
     model = FlowModel(
         family,
         transformer,
@@ -67,6 +67,7 @@ def load_model(
         _load_text_encoder(family, folder, device, dtype, cache, images),
         _load_codec(family, folder, facts, transformer, device, dtype),
         spec.negative_prompt,
+        spec.guidance_2,
     )
     return model
 
@@ -79,7 +80,8 @@ def check_model(spec: ModelSpec) -> None:
     `MissingDependency`.
     """
     family, folder = open_checkpoint(find_description(spec.checkpoint))
-    check_weights(getattr(diffusers, family.transformer), folder.path, "transformer")
+    for part in folder.transformers:
+        check_weights(getattr(diffusers, family.transformer), folder.path, part)
     load_part(getattr(diffusers, folder.parts["scheduler"]), folder.path, "scheduler")
     if "vae" in folder.parts:
         check_weights(getattr(diffusers, family.vae), folder.path, "vae")
@@ -105,8 +107,20 @@ def with_own_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionMod
     """
     family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     device, other = model.device, copy.copy(model)
-    other.transformer = _load_transformer(spec, family, folder.path, device, _dtype_on(device))
+    other.transformer = _load_transformer(spec, family, folder, device, _dtype_on(device))
     return other
+
+
+def with_other_transformer(model: DiffusionModel, spec: ModelSpec) -> DiffusionModel:
+    """The same text encoder and VAE with the transformer and the schedule of another checkpoint, on
+    the same device; nobody trains it. Raises as `load_model`.
+    """
+    family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
+    device = model.device
+    transformer = _load_transformer(spec, family, folder, device, _dtype_on(device))
+    scheduler = load_part(getattr(diffusers, folder.parts["scheduler"]), folder.path, "scheduler")
+    transformer.requires_grad_(False)
+    return cast(FlowModel, model).with_transformer(family, transformer, scheduler)
 
 
 def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
@@ -116,7 +130,7 @@ def untrained_state(spec: ModelSpec, device: torch.device) -> dict[str, Tensor]:
     spec = msgspec.structs.replace(spec, quantize="none")  # adapters do not depend on it
     family, folder = open_checkpoint(find_checkpoint(spec.checkpoint))
     cpu, dtype = torch.device("cpu"), _dtype_on(device)
-    return trainable_state(_load_transformer(spec, family, folder.path, cpu, dtype))
+    return trainable_state(_load_transformer(spec, family, folder, cpu, dtype))
 
 
 def import_model_classes() -> None:
@@ -132,18 +146,24 @@ def _dtype_on(device: torch.device) -> torch.dtype:
 
 
 def _load_transformer(
-    spec: ModelSpec, family: Family, path: Path, device: torch.device, dtype: torch.dtype
+    spec: ModelSpec,
+    family: Family,
+    folder: CheckpointFolder,
+    device: torch.device,
+    dtype: torch.dtype,
 ) -> Any:
     """With its adapters, if the job tunes adapters."""
-    kind = getattr(diffusers, family.transformer)
-    options = quantisation(spec.quantize, device, dtype)
-    transformer = load_weights(
-        kind, path, "transformer", device=device, torch_dtype=dtype, **options
-    )
-    if spec.tuning == "lora":
-        add_adapters(transformer, spec.lora, family.targets(spec.lora))
-    _choose_attention(transformer, spec.attention)
-    return transformer
+    kind, loaded = getattr(diffusers, family.transformer), []
+    for part in folder.transformers:
+        options = quantisation(spec.quantize, device, dtype)
+        transformer = load_weights(
+            kind, folder.path, part, device=device, torch_dtype=dtype, **options
+        )
+        if spec.tuning == "lora":
+            add_adapters(transformer, spec.lora, family.targets(spec.lora))
+        _choose_attention(transformer, spec.attention)
+        loaded.append(transformer)
+    return loaded[0] if folder.boundary is None else Experts(*loaded, boundary=folder.boundary)
 
 
 def _choose_attention(transformer: Any, kernels: str) -> None:

@@ -7,6 +7,7 @@ forward pass is float32.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -17,10 +18,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from spotlight.condition_images import named, with_image
+from spotlight.diffusion.experts import TIMES
 from spotlight.diffusion.families.base import Family, ModelInput
 from spotlight.diffusion.images import ImageCodec, to_uint8
 from spotlight.diffusion.model import NEGATIVE, Conditioning
-from spotlight.diffusion.schedule import Scheduler, flow_sigmas
+from spotlight.diffusion.schedule import Scheduler, flow_sigmas, shifts_dynamically
 from spotlight.diffusion.text import Encoded, TextEncoder
 from spotlight.errors import CheckpointError
 
@@ -50,6 +52,7 @@ class FlowModel:
         text_encoder: TextEncoder,
         codec: ImageCodec,
         negative_prompt: str = " ",
+        guidance_2: float | None = None,
     ) -> None:
         self.transformer: Any = transformer
         self._family = family
@@ -57,7 +60,15 @@ class FlowModel:
         self._text_encoder = text_encoder
         self._codec = codec
         self._negative_prompt = negative_prompt
+        self._guidance_2 = guidance_2
         self._encoded: dict[str, Encoded] = {}
+
+    def with_transformer(self, family: Family, transformer: Any, scheduler: Scheduler) -> FlowModel:
+        """One that denoises by another transformer and schedule, with this one's text encoders,
+        embeddings and image codec."""
+        other = copy.copy(self)
+        other.transformer, other._family, other._scheduler = transformer, family, scheduler
+        return other
 
     @property
     def device(self) -> torch.device:
@@ -99,13 +110,15 @@ class FlowModel:
         width: int,
         frames: int = 1,
         guidance: float = 1.0,
+        next_sigmas: Tensor | None = None,
     ) -> Tensor:
         """v = eps - x0, [B, T, C] float32."""
         grid = self._codec.geometry.grid(height, width, frames)
         told = self._family.told(self._scheduler, sigmas)
+        ends = told if next_sigmas is None else self._family.told(self._scheduler, next_sigmas)
 
         def predict(of: Conditioning) -> Tensor:
-            given = ModelInput(latents, told, of.tensors, grid, guidance)
+            given = ModelInput(latents, told, ends, of.tensors, grid, guidance)
             parts = given.apart() if self._family.one_by_one else (given,)
             velocities = [self._family.velocity(self.transformer, part) for part in parts]
             return torch.cat(velocities).float()
@@ -118,7 +131,7 @@ class FlowModel:
             tokens = conditioning.tensors["embeds"].shape[1]
             same = self.encode_prompts([self._negative_prompt], tokens)
             negative = same.select([0] * len(latents))
-        return self._family.guide(positive, predict(negative), guidance)
+        return self._family.guide(positive, predict(negative), self._scale(told, guidance))
 
     def checkpoint_activations(self, enabled: bool) -> None:
         """By the transformer's own switch, block by block."""
@@ -140,7 +153,7 @@ class FlowModel:
         """The schedule [steps + 1], float32 on the CPU."""
         tokens, _ = self.latent_shape(height, width, frames)
         family, scheduler, mu = self._family, self._scheduler, None
-        if scheduler.config.use_dynamic_shifting:
+        if shifts_dynamically(scheduler):
             mu = family.dynamic_shift(scheduler, tokens, steps)
         return flow_sigmas(scheduler, steps, mu, shift, own_spacing=family.own_spacing)
 
@@ -166,8 +179,17 @@ class FlowModel:
                 )
             tensor.copy_(state[name])
 
+    def _scale(self, told: Tensor, guidance: float) -> float | Tensor:
+        """Of every sample, or of each: of two transformers the second may have its own."""
+        if self._guidance_2 is None:
+            return guidance
+        is_first = self.transformer.is_first(told * TIMES)
+        return torch.where(is_first, guidance, self._guidance_2)[:, None, None]
+
     def _negative_of(self, prompt: str) -> str:
         """What it is guided against, where that has an image, too; empty where it has none."""
+        if not self._family.image_processor:
+            return ""
         digest = named(prompt).digest
         return with_image(self._negative_prompt, digest) if digest else ""
 

@@ -34,6 +34,8 @@ from spotlight.files import cache_folder
 from spotlight.jobs.hub_names import HubFile, HubName
 from spotlight.text import plain
 
+CONFIG = "config.json"
+"""What every model in the layout of transformers has."""
 _ASK_LIMIT_S = 10.0
 """The longest that the checksums are waited for: a run can do without them."""
 
@@ -95,13 +97,14 @@ def _checksum(file: Any) -> str:
     return str(file.blob_id if file.lfs is None else file.lfs.sha256)
 
 
-def require_shown(name: HubName) -> None:
+def require_shown(name: HubName, file: str = CONFIG) -> None:
     """Raise `CheckpointError` unless a model of the hub, in whatever layout, is in this machine's
-    cache, or the hub shows it to this user. Raises `MissingDependency`, too."""
+    cache, where this file says so, or the hub shows it to this user. Raises `MissingDependency`,
+    too."""
     with _errors_of(name):
         from huggingface_hub import HfApi, try_to_load_from_cache
 
-        known = try_to_load_from_cache(name.repository, "config.json", revision=name.revision)
+        known = try_to_load_from_cache(name.repository, file, revision=name.revision)
         if isinstance(known, str):
             return
         if is_offline():
@@ -173,7 +176,7 @@ def _is_whole(folder: Path) -> bool:
             if isinstance(entry, list) and entry and isinstance(entry[0], str):
                 if not (folder / part).is_dir():
                     return False
-                has_weights = part in ("transformer", "vae") or part.startswith("text_encoder")
+                has_weights = part == "vae" or part.startswith(("transformer", "text_encoder"))
                 if has_weights and read_weights(folder / part).variant is not None:
                     return False  # nobody would download such a copy
     except CheckpointError:

@@ -24,7 +24,7 @@ from spotlight.errors import CheckpointError
 from spotlight.jobs.hub_names import GIT_DIGITS, HubFile, HubName
 
 INDEX = "model_index.json"
-_PARTS = ("transformer", "scheduler", "vae", "text_encoder*", "tokenizer*", "processor")
+_PARTS = ("transformer*", "scheduler", "vae", "text_encoder*", "tokenizer*", "processor")
 SMALL = (INDEX, *(f"{part}/*.{end}" for part in _PARTS for end in ("json", "txt", "model")))
 WEIGHTS = tuple(f"{part}/*.safetensors" for part in _PARTS)
 NOT = ("*.fp16.*", "*.fp16-*", "*.bf16.*", "*.bf16-*")

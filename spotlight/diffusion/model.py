@@ -95,12 +95,16 @@ class DiffusionModel(Protocol):
         width: int,
         frames: int = 1,
         guidance: float = 1.0,
+        next_sigmas: Tensor | None = None,
     ) -> Tensor:
         """v = eps - x0 for latents [B, T, C] float32 at sigmas [B]; [B, T, C] float32,
         differentiable.
 
         With `guidance` above 1: classifier-free guidance against the negative prompt, as the
         family's pipeline does it; a transformer that embeds guidance takes it as an input instead.
+        Families that predict the average velocity of a step (`Family.any_step`) give that of the
+        step to `next_sigmas` [B]; without these, and in all other families, it is the velocity at
+        `sigmas`.
         """
         ...
 

@@ -75,8 +75,8 @@ def plan_of(transformer: Any) -> ParallelPlan:
 def _own_cuts(family: Family) -> dict[str, Any]:
     """Those that the family names, as diffusers writes them."""
     cuts: dict[str, Any] = {
-        pattern: {name: ContextParallelInput(split_dim=dim) for name, dim in arguments.items()}
-        for pattern, arguments in (family.cuts or {}).items()
+        pattern: {where: ContextParallelInput(split_dim=dim) for where, dim in places.items()}
+        for pattern, places in (family.cuts or {}).items()
     }
     for pattern, dim in family.gathers.items():
         cuts[pattern] = ContextParallelOutput(gather_dim=dim)

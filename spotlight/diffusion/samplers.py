@@ -152,14 +152,18 @@ class Denoising:
             raise ValueError(f"all {self.settings.steps} steps are taken")
         settings, at = self.settings, self._at
         sigma, next_sigma = self._sigmas[at.step], self._sigmas[at.step + 1]
+        begins, ends = (
+            each.expand(settings.micro_batch).to(at.latents.device) for each in (sigma, next_sigma)
+        )
         velocity = self._model.velocity(
             at.latents,
-            sigma.expand(settings.micro_batch).to(at.latents.device),
+            begins,
             self._conditioning,
             height=settings.height,
             width=settings.width,
             frames=settings.frames,
             guidance=settings.guidance,
+            next_sigmas=ends,
         )
         if settings.in_window(at.step):
             after = self._after_noise(at, velocity)

@@ -19,6 +19,11 @@ Scheduler = Any
 """One of diffusers, which declares no types for what it adds at run time."""
 
 
+def shifts_dynamically(scheduler: Scheduler) -> bool:
+    """Whether its shift depends on the number of image tokens; not every class can."""
+    return bool(scheduler.config.get("use_dynamic_shifting", False))
+
+
 def flow_sigmas(
     scheduler: Scheduler,
     steps: int,
@@ -42,12 +47,13 @@ def flow_sigmas(
         # The only sigma is the first one. To stretch it to a terminal one, too, divides 0 by 0.
         changes["shift_terminal"] = None
     # One of its own for every call: a scheduler keeps what it was asked last.
-    scheduler = type(scheduler).from_config(config, **changes)
-    mu = mu if scheduler.config.use_dynamic_shifting else None
+    known = {name: value for name, value in changes.items() if name in config}
+    scheduler = type(scheduler).from_config(config, **known)
+    dynamic = {"mu": mu} if shifts_dynamically(scheduler) else {}
     if own_spacing:
-        scheduler.set_timesteps(steps, mu=mu, device="cpu")
+        scheduler.set_timesteps(steps, device="cpu", **dynamic)
     else:
-        scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=mu, device="cpu")
+        scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), device="cpu", **dynamic)
     sigmas: Tensor = scheduler.sigmas
     if not torch.all(sigmas.diff() < 0):
         raise JobError(

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 from torch.overrides import TorchFunctionMode
 
+from spotlight.diffusion.experts import experts_of
 from spotlight.diffusion.parallel_attention import Grid, attend, shard_lengths
 from spotlight.diffusion.parallel_plans import ParallelPlan, matching, plan_of
 from spotlight.errors import CannotShard
@@ -38,25 +39,13 @@ class SequenceParallel:
 
     def __init__(self, transformer: Any) -> None:
         """Raises `CannotShard` for a family that is not known."""
-        plan = plan_of(transformer)
+        experts = experts_of(transformer)
         self.transformer = transformer
-        self._plan = plan
-        self._bound(transformer)
+        self._plan = plan_of(experts[0])
         self._thread = threading.local()
         self._attention: list[nn.Module] = []
-        for pattern, inputs in plan.inputs.items():
-            for module in matching(transformer, pattern):
-                self._cut_inputs(module, inputs)
-        for pattern, outputs in plan.outputs.items():
-            for module in matching(transformer, pattern):
-                self._cut_outputs(module, outputs)
-        for pattern, output in plan.gathers.items():
-            for module in matching(transformer, pattern):
-                self._gather(module, output.gather_dim)
-        for pattern, streams in plan.attention.items():
-            for module in matching(transformer, pattern):
-                self._attention.append(module)
-                self._mark(module, streams)
+        for expert in experts:
+            self._install(expert)
 
     @contextmanager
     def over(self, group: Group, ring: int = 1) -> Iterator[None]:
@@ -103,6 +92,23 @@ class SequenceParallel:
                     f" {type(module.processor).__name__} cannot be shared out; choose 'native' with"
                     " set_attention_backend or DIFFUSERS_ATTN_BACKEND"
                 )
+
+    def _install(self, transformer: nn.Module) -> None:
+        plan = self._plan
+        self._bound(transformer)
+        for pattern, inputs in plan.inputs.items():
+            for module in matching(transformer, pattern):
+                self._cut_inputs(module, inputs)
+        for pattern, outputs in plan.outputs.items():
+            for module in matching(transformer, pattern):
+                self._cut_outputs(module, outputs)
+        for pattern, output in plan.gathers.items():
+            for module in matching(transformer, pattern):
+                self._gather(module, output.gather_dim)
+        for pattern, streams in plan.attention.items():
+            for module in matching(transformer, pattern):
+                self._attention.append(module)
+                self._mark(module, streams)
 
     @property
     def _shards(self) -> _Shards | None:
@@ -201,9 +207,11 @@ class _Shards(TorchFunctionMode):
         self._leading = named[leading].shape[1] if leading is not None else 0
 
     def cut(self, name: str, tensor: Any, cut: ContextParallelInput) -> Any:
-        """This rank's part of a tensor, remembering the whole length; others than expected stay as
-        they are.
+        """This rank's part of a tensor, or of each of several, remembering the whole length; others
+        than expected stay as they are.
         """
+        if isinstance(tensor, dict):
+            return {key: self.cut(name, each, cut) for key, each in tensor.items()}
         if not isinstance(tensor, Tensor):
             return tensor
         if cut.expected_dims is not None and tensor.dim() != cut.expected_dims:

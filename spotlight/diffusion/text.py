@@ -191,7 +191,7 @@ class FamilyTextEncoder:
         return made
 
     def _encode_one(self, parts: Mapping[str, Any], prompt: str) -> Encoded:
-        text, digest = named(prompt)
+        text, digest = named(prompt) if self._family.image_processor else (prompt, "")
         if not digest:
             return self._family.encode(parts, prompt)
         if digest not in self._images:

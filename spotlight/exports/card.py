@@ -14,7 +14,7 @@ from spotlight.jobs import JobSpec
 from spotlight.jobs.hub_names import HubName
 from spotlight.jobs.losses import loss_title
 from spotlight.record.run_metrics import ValidationMetrics
-from spotlight.types import COMFYUI_FILE, ExportFormat
+from spotlight.types import COMFYUI_FILE, COMFYUI_FILES_OF_TWO, ExportFormat
 
 NAME = "README.md"
 _MOST_ROWS = 20
@@ -25,6 +25,16 @@ _USES: dict[ExportFormat, str] = {
     "peft": "`PeftModel.from_pretrained(pipeline.transformer, FOLDER)` adds it at strength 1.",
     "comfyui": f"Put `{COMFYUI_FILE}` into `models/loras` of ComfyUI; strength 1 is as trained.",
     "pipeline": "`DiffusionPipeline.from_pretrained(FOLDER)` of diffusers loads it.",
+}
+_USES_OF_TWO: dict[ExportFormat, str] = {
+    "diffusers": "`pipeline.load_lora_weights(FOLDER + '/transformer')` and"
+    " `pipeline.load_lora_weights(FOLDER + '/transformer_2', load_into_transformer_2=True)` of"
+    " diffusers add both at strength 1.",
+    "peft": "`PeftModel.from_pretrained(pipeline.transformer, FOLDER + '/transformer')`, and so"
+    " with `transformer_2`, add both at strength 1.",
+    "comfyui": f"Put {' and '.join(f'`{file}`' for file in COMFYUI_FILES_OF_TWO.values())} into"
+    " `models/loras` of ComfyUI, one for the model of high noise, one for that of low noise;"
+    " strength 1 is as trained.",
 }
 
 
@@ -38,6 +48,8 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Those of the run, in their order."""
     prompts: Sequence[str]
     """The validation prompts, or the first of them."""
+    of_two: bool = False
+    """Whether the base has two transformers, one for high and one for low noise."""
     licence: str | None
     """The name of the licence of the base, by its own card; None where it names none here."""
 
@@ -52,7 +64,7 @@ def model_card(job: JobSpec, facts: CardFacts) -> str:
             f"{_what(job)} of {base}, trained by reinforcement learning with"
             f" {loss_title(job.training.loss)} for {facts.iteration:,} iterations, by Spotlight"
             f" {__version__}.",
-            f"## Use\n\n{_use(job, facts.format)}",
+            f"## Use\n\n{_use(job, facts)}",
             *_curve(job, facts),
             *_prompts(facts.prompts),
             f"## Settings\n\n{_table(('setting', 'value'), _settings(job))}",
@@ -92,10 +104,16 @@ def _what(job: JobSpec) -> str:
     return f"Adapters (LoRA of rank {job.model.lora.rank})"
 
 
-def _use(job: JobSpec, format: ExportFormat) -> str:
-    if format == "diffusers" and job.model.tuning == "full":
+def _use(job: JobSpec, facts: CardFacts) -> str:
+    if facts.format == "diffusers" and job.model.tuning == "full":
+        if facts.of_two:
+            return (
+                "`from_pretrained(FOLDER, subfolder='transformer')` of the transformer's class in"
+                " diffusers loads the one for high noise, and `subfolder='transformer_2'` the one"
+                " for low noise."
+            )
         return "`from_pretrained(FOLDER)` of the transformer's class in diffusers loads it."
-    return _USES[format]
+    return (_USES | _USES_OF_TWO if facts.of_two else _USES)[facts.format]
 
 
 def _curve(job: JobSpec, facts: CardFacts) -> list[str]:

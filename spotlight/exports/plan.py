@@ -11,7 +11,9 @@ from typing import Literal
 import msgspec
 
 from spotlight.assets import read_prompts
-from spotlight.errors import RunFolderError, UnreadableFile, UserError
+from spotlight.diffusion.checkpoint_files import read_header
+from spotlight.diffusion.families.base import SECOND
+from spotlight.errors import CheckpointError, RunFolderError, UnreadableFile, UserError
 from spotlight.exports.card import NAME as CARD
 from spotlight.exports.card import CardFacts, model_card
 from spotlight.files import MEBIBYTE, read_text
@@ -100,6 +102,7 @@ def plan_export(
                 iteration=iteration,
                 validations=validations,
                 prompts=_prompts(job),
+                of_two=_is_of_two(run / checkpoint_path(iteration)),
                 licence=_licence(model.checkpoint),
             ),
         ),
@@ -111,6 +114,13 @@ def _prompts(job: JobSpec) -> list[str]:
     with suppress(UserError):
         return read_prompts(job.prompts.validation)
     return []
+
+
+def _is_of_two(checkpoint: Path) -> bool:
+    """Whether two transformers were trained, by the names of their weights."""
+    with suppress(CheckpointError):  # who exports it says what is wrong with it
+        return any(f"/{SECOND}." in name for name in read_header(checkpoint).tensors)
+    return False
 
 
 def _licence(checkpoint: str) -> str | None:

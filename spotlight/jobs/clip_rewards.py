@@ -1,4 +1,5 @@
-"""The rewards that a CLIP model gives: which there are, and the section that names the weights."""
+"""The rewards that a CLIP model gives, or HPSv3's: which there are, and the section that names the
+weights."""
 
 from __future__ import annotations
 
@@ -17,6 +18,11 @@ class Published(NamedTuple):
     parameters: int
     range: tuple[float, float] | None
     """The least and the greatest reward by its formula; None for any number."""
+    number_bytes: int = 4
+    """Bytes of each of the parameters on the device."""
+    file: str = ""
+    """The file of the weights where they are not in the layout of transformers; the configuration
+    is with the processor then."""
 
 
 PUBLISHED: dict[str, Published] = {
@@ -38,6 +44,14 @@ PUBLISHED: dict[str, Published] = {
         986_109_441,
         (-1.0, 1.0),
     ),
+    "hpsv3": Published(
+        "hf:MizzenAI/HPSv3",
+        "hf:Qwen/Qwen2-VL-7B-Instruct",
+        7_748_610_610,
+        None,
+        number_bytes=2,
+        file="HPSv3.safetensors",
+    ),
     "aesthetic": Published(
         "hf:shunk031/aesthetics-predictor-v2-sac-logos-ava1-l14-linearMSE",
         "hf:openai/clip-vit-large-patch14",
@@ -49,16 +63,17 @@ PUBLISHED: dict[str, Published] = {
 
 
 class ClipSpec(Section, frozen=True, kw_only=True):
-    """The weights of a reward that a CLIP model gives, and where it computes."""
+    """The weights of a reward that a CLIP model gives, or of HPSv3, and where it computes."""
 
     checkpoint: str = ""
     """The model in the layout of transformers, with safetensors: a folder, or
-    `hf:ORGANISATION/NAME@REVISION` of the hub. The published one when absent; others are for models
-    that were tuned anew."""
+    `hf:ORGANISATION/NAME@REVISION` of the hub. That of `hpsv3` has one file, `HPSv3.safetensors`,
+    as its authors publish it. The published one when absent; others are for models that were tuned
+    anew."""
     processor: str = ""
     """Where the tokenizer and the settings of images are, in the same way. When absent, they are in
-    the folder or on the page of `checkpoint`, or the published ones if that is absent too. Others
-    are for checkpoints that come without them."""
+    the folder or on the page of `checkpoint`, or the published ones if that is absent too, or has
+    none of its own, as that of `hpsv3`. Others are for checkpoints that come without them."""
     device: Literal["accelerator", "cpu"] = "accelerator"
     """The device of the model. `accelerator` is that on which its worker denoises, which the two
     share; `cpu` is for workers whose accelerator has no memory left."""
@@ -66,5 +81,6 @@ class ClipSpec(Section, frozen=True, kw_only=True):
     def of(self, kind: str) -> tuple[str, str]:
         """The names of the model and of its processor, for a kind of reward."""
         published = PUBLISHED[kind]
-        processor = self.processor or self.checkpoint or published.processor
+        own = "" if published.file else self.checkpoint
+        processor = self.processor or own or published.processor
         return self.checkpoint or published.checkpoint, processor

@@ -197,6 +197,12 @@ def _resolve_paths(job: JobSpec, base: Path) -> JobSpec:
             checkpoint=absolute("model.checkpoint", job.model.checkpoint),
             start=absolute("model.start", job.model.start) if job.model.start else "",
         ),
+        exploration=msgspec.structs.replace(
+            job.exploration,
+            preview_checkpoint=absolute("exploration.preview_checkpoint", previews)
+            if (previews := job.exploration.preview_checkpoint)
+            else "",
+        ),
         prompts=msgspec.structs.replace(
             job.prompts,
             train=absolute("prompts.train", job.prompts.train),

@@ -48,7 +48,7 @@ def offers() -> dict[str, Offer]:
 
 def find_offer(name: str) -> Offer:
     """The offer of that name. Of a region it is that of the zone whose spot price is in the middle.
-    Raises `LookupError` with the nearest names."""
+    Raises `LookupError` with the nearest names, or with how names are if none is near."""
     known = offers()
     if name in known:
         return known[name]
@@ -57,8 +57,10 @@ def find_offer(name: str) -> Offer:
         zones.sort(key=lambda offer: (offer.spot is None, offer.spot, offer.name))
         return zones[(len(zones) - 1) // 2]
     names = sorted({*known, *("/".join(each.split("/")[:3]) for each in known)})
-    near = difflib.get_close_matches(name.lower(), names, n=_NEAREST, cutoff=0.4) or names[:1]
-    raise LookupError(
-        f"no snapshot `{name}` ships with Spotlight; did you mean"
-        f" {' or '.join(f'`{each}`' for each in near)}?"
+    near = difflib.get_close_matches(name.lower(), names, n=_NEAREST)
+    advice = (
+        f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
+        if near
+        else "a name is `provider/instance/place`, such as `aws/p5.48xlarge/us-east-2`"
     )
+    raise LookupError(f"no snapshot `{name}` ships with Spotlight; {advice}")

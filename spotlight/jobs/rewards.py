@@ -30,6 +30,7 @@ RewardKind = Literal[
     "clip",
     "pickscore",
     "hpsv2",
+    "hpsv3",
     "aesthetic",
     "http",
     "judge",
@@ -47,9 +48,9 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     kind: RewardKind = "ocr"
     """The scorer: `ocr` reads the text in the image and compares it with the quoted text of the
     prompt; `compositional` checks number, colour and position of circles, squares and triangles;
-    `clip`, `pickscore`, `hpsv2` and `aesthetic` are models of how well images fit their prompts, or
-    please; `http` asks a server; `judge` asks a vision-language model; `python` is a function or a
-    class of your own."""
+    `clip`, `pickscore`, `hpsv2`, `hpsv3` and `aesthetic` are models of how well images fit their
+    prompts, or please; `http` asks a server; `judge` asks a vision-language model; `python` is a
+    function or a class of your own."""
     name: str = ""
     """Names the reward in metrics and reports; the kind when absent."""
     weight: Annotated[float, msgspec.Meta(ge=-LARGEST_REWARD, le=LARGEST_REWARD)] = 1.0
@@ -63,8 +64,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     range: tuple[float, float] | None = _ANY_SHARE
     """The least and the greatest reward that the scorer gives, or `null` for any number; a reward
     outside counts as a failure of the scorer. It is for scorers whose rewards lie elsewhere than
-    between 0 and 1; `clip`, `pickscore`, `hpsv2` and `aesthetic` have ranges of their own instead
-    of that."""
+    between 0 and 1; `clip`, `pickscore`, `hpsv2`, `hpsv3` and `aesthetic` have ranges of their own
+    instead of that."""
     noisy: bool = False
     """Whether the scorer may give the same image another reward the next time. Where chosen
     previews are trained on, such a reward is drawn twice: once to choose by, once to train on. It
@@ -77,7 +78,8 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     judge: JudgeSpec | None = None
     """The model of `kind: judge`."""
     clip: ClipSpec | None = None
-    """The weights of `clip`, `pickscore`, `hpsv2` or `aesthetic`; the published ones by default."""
+    """The weights of `clip`, `pickscore`, `hpsv2`, `hpsv3` or `aesthetic`; the published ones by
+    default."""
     python: str = ""
     """The function or class of `kind: python`: `package.module:function`, `package.module:Class`,
     or the name of an entry point of the group `spotlight.rewards`. It must be importable on every

@@ -33,6 +33,14 @@ from spotlight.jobs.rewards import RewardSpec
 from spotlight.types import Quantize
 
 
+def _require_hub_name(field: str, name: str) -> None:
+    require(
+        not name.startswith(HUB) or HubName.parse(name) is not None,
+        field,
+        "is no name of the hub; write `hf:ORGANISATION/NAME`, perhaps with `@REVISION`",
+    )
+
+
 class LoraSpec(Section, frozen=True, kw_only=True):
     """Low-rank adapters (peft) instead of full fine-tuning."""
 
@@ -80,6 +88,11 @@ class ModelSpec(Section, frozen=True, kw_only=True):
     """What guidance pushes away from, in rollouts, training and validation alike; Qwen-Image's
     authors recommend a single space. Unused where `sampler.guidance`, `training.guidance` and
     `validation.guidance` are 1. It is for jobs that use guidance."""
+    guidance_2: GuidanceScale | None = None
+    """The guidance scale of the second of two transformers, which denoises where there is less
+    noise, wherever the first is guided: in rollouts, training and validation alike. When absent, it
+    is that of the first. It is for Wan 2.2 A14B, whose authors guide its second transformer
+    less."""
     start: str = ""
     """What the job begins with instead of the weights of the checkpoint: the averaged weights of a
     run (`RUN@best`, `RUN@last` or `RUN@ITERATION`; its best where only the folder is named), a
@@ -111,11 +124,7 @@ class ModelSpec(Section, frozen=True, kw_only=True):
             "start_optimizer",
             "needs `start`, with a run; leave it out",
         )
-        require(
-            not self.checkpoint.startswith(HUB) or HubName.parse(self.checkpoint) is not None,
-            "checkpoint",
-            "is no name of the hub; write `hf:ORGANISATION/NAME`, perhaps with `@REVISION`",
-        )
+        _require_hub_name("checkpoint", self.checkpoint)
         problem = text_problem(self.negative_prompt, allowed="\n\t")
         require(problem is None, "negative_prompt", f"{problem}; remove it")
 
@@ -163,6 +172,12 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     [times]"""
     preview_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
+    preview_checkpoint: str = ""
+    """Another model that makes the previews, such as one of AnyFlow for a Wan that is trained: a
+    folder or a name as `model.checkpoint` is. It denoises in a few steps (`preview_steps`), without
+    guidance and by Euler's method, and is not trained; its latents and its text encoder are those
+    of the model that is. Previews of every `mode` but `none` may be its, but not with `reuse`. It
+    is for models whose samples take many steps, as long as it agrees with them."""
     finish: Literal["newest", "previous"] = "newest"
     """The weights with which the chosen seeds are denoised in full. `newest` does so when training
     is over. `previous` does so while it goes on, with the weights of the previews, and trains on
@@ -217,6 +232,7 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             "needs previews that are made while training runs: another `mode` than `none`, and"
             " `weights: previous`",
         )
+        self._require_preview_checkpoint()
         require(
             self.finish == "newest" or self._explores_ahead,
             "finish",
@@ -228,6 +244,23 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
             "finish",
             "must be `newest` with `reuse: true`, where previews are trained on themselves; leave"
             " one of the two out",
+        )
+
+    def _require_preview_checkpoint(self) -> None:
+        if not self.preview_checkpoint:
+            return
+        require_path("preview_checkpoint", self.preview_checkpoint)
+        _require_hub_name("preview_checkpoint", self.preview_checkpoint)
+        require(
+            self.mode != "none",
+            "preview_checkpoint",
+            "needs previews: another `mode` than `none`; or leave it out",
+        )
+        require(
+            not self.reuse,
+            "preview_checkpoint",
+            "cannot be with `reuse: true`, which trains on previews of the trained model; leave one"
+            " of the two out",
         )
 
     @property

@@ -58,9 +58,18 @@ class WorkSpec(Section, frozen=True, kw_only=True):
     say in the choice."""
     threads: Threads = 1
     """CPU threads that each worker computes with. [threads]"""
+    preview_checkpoint: str = ""
+    """The checkpoint of the model that makes previews instead; empty for none."""
 
     def __post_init__(self) -> None:
         require_rewards("rewards", self.rewards)
+
+    @property
+    def preview_model(self) -> ModelSpec | None:
+        """The model that makes previews instead, as it is loaded; None if the trained one does."""
+        if not self.preview_checkpoint:
+            return None
+        return ModelSpec(checkpoint=self.preview_checkpoint, attention=self.model.attention)
 
     def rewards_of(self, kind: RequestKind) -> tuple[RewardSpec, ...]:
         """What the images of a kind of request are scored by, in the order of their rewards."""
@@ -143,6 +152,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
             "exploration.preview_steps",
             f"must be at most `sampler.steps` ({self.sampler.steps}), not {self.preview_steps}: a"
             " preview should be cheap",
+        )
+        require(
+            self.preview_steps < self.sampler.steps or not self.exploration.preview_checkpoint,
+            "exploration.preview_steps",
+            f"must be below `sampler.steps` ({self.sampler.steps}) with"
+            f" `exploration.preview_checkpoint`, not {self.preview_steps}; 1 to 8 are usual",
         )
         self._require_reusable_previews()
         self._require_training()
@@ -301,6 +316,7 @@ class JobSpec(Section, frozen=True, kw_only=True):
                 reward for reward in self.rewards if reward.noisy and self.trains_on_previews
             ),
             threads=self.threads,
+            preview_checkpoint=self.exploration.preview_checkpoint,
         )
 
     @property
@@ -313,6 +329,13 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def measured_rewards(self) -> tuple[RewardSpec, ...]:
         """The rewards of a validation image: those that are trained on, then the others."""
         return (*self.rewards, *self.validation.rewards)
+
+    @property
+    def reward_fields(self) -> dict[str, RewardSpec]:
+        """The same rewards, by the fields that they stand in."""
+        places = {f"rewards[{at}]": one for at, one in enumerate(self.rewards)}
+        others = {f"validation.rewards[{at}]": o for at, o in enumerate(self.validation.rewards)}
+        return places | others
 
     @property
     def compares(self) -> bool:

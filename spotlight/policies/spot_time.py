@@ -47,11 +47,8 @@ with the last slice, so that all that come from others lie in the memory of the 
 the rank is there."""
 WORTH_WAITING = 1.1
 """Training waits for previews only where an iteration teaches so many times as much per second, or
-where not even one for each sample would be there. On simulated clusters, waiting gained nothing
-where the plan promised less."""
-LONG = 5
-"""Iterations without a spot worker after which a job goes on as one for reserved GPUs alone, whose
-training waits for the previews that are worth it."""
+where previews are the samples and not even one for each would be there. On simulated clusters,
+waiting gained nothing where the plan promised less."""
 _ALIKE = 0.005
 """Plans that differ by less than this share are as good; that with the fewest gradients on links
 is taken."""
@@ -281,7 +278,8 @@ def plan_spot_time(work: SpotWork, before: SpotPlan | None = None) -> SpotPlan:
     if before is not None and before.gradient_workers <= most:
         share = _calm(_Side(work, before.gradient_workers), share, before.previews)
     side = _Side(work, share.workers)
-    is_patient = side.fit < 1 or share.speed > WORTH_WAITING * side.share(0.0).speed
+    lacks_samples = work.samples_from == "previews" and side.fit < 1
+    is_patient = lacks_samples or share.speed > WORTH_WAITING * side.share(0.0).speed
     return SpotPlan(
         gradient_workers=share.workers,
         previews=share.previews,

@@ -38,10 +38,12 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     family: Family
     facts: Facts
+    transformers: int
+    """How many transformers it has, of which every sample passes one in a step."""
     parameters: int
-    """Parameters of the transformer."""
+    """Parameters of its transformers: two where one follows the other, else one."""
     matrices: tuple[Shape, ...]
-    """The shapes of the transformer's matrices, which can be quantised."""
+    """The shapes of the transformers' matrices, which can be quantised."""
     frozen: dict[str, int]
     """Parameters of each of its text encoders, and of its VAE."""
     trainable: int
@@ -56,12 +58,15 @@ class CheckpointInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of every prompt that members of a group share out; None for none, or where the files
     do not tell."""
     heads: int
-    """Attention heads of the transformer."""
+    """Attention heads of the transformer; where another one makes previews, heads that both can be
+    cut into."""
     attention: str
     """The kernels that the job asks for."""
     fingerprint: str
     """The same for checkpoints, kernels and quantised weights whose denoising steps take the same
     time."""
+    previewer: CheckpointInfo | None = None
+    """The model that makes the job's previews instead; None if it makes them itself."""
 
     @property
     def frozen_parameters(self) -> int:
@@ -148,15 +153,21 @@ def inspect_checkpoint(model: ModelSpec) -> CheckpointInfo:
     family, folder = open_checkpoint(find_description(model.checkpoint))
     for part in folder.parts:
         _check_files(folder.path / part)
-    for part in ("transformer", *_frozen(family, folder)):
+    for part in (*folder.transformers, *_frozen(family, folder)):
         folder.config(part, dict[str, Any])
+    if model.guidance_2 is not None and folder.boundary is None:
+        raise CheckpointError(
+            f"model.guidance_2: {folder.path} has one transformer, whose guidance is"
+            " `sampler.guidance`; leave it out"
+        )
     facts = family.inspect(folder)
-    shapes, config = folder.shapes("transformer"), facts.config
+    shapes, config = folder.transformer_shapes(), facts.config
     kernels = (model.attention,) if model.quantize == "none" else (model.attention, model.quantize)
     return CheckpointInfo(
         folder=folder.path,
         family=family,
         facts=facts,
+        transformers=len(folder.transformers),
         parameters=_numbers(shapes),
         matrices=tuple(shape for shape in shapes.values() if len(shape) == 2),
         frozen={part: _numbers(folder.shapes(part)) for part in _frozen(family, folder)},

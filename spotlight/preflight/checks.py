@@ -31,6 +31,7 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.checkpoint_facts import CheckpointInfo, inspect_checkpoint
 from spotlight.preflight.memory import least_store, saved_bytes
 from spotlight.preflight.packages import require_packages
+from spotlight.preflight.previewers import with_previewer
 from spotlight.preflight.prompt_images import PromptImages, refuse_twins
 from spotlight.preflight.scorers import check_scorers
 from spotlight.preflight.starts import find_start
@@ -84,6 +85,8 @@ def _digest(prompts: Sequence[Prompt]) -> str:
 def read_job_files(job: JobSpec) -> JobFiles:
     """Read the files that a job names; raises `CheckpointError` or `JobError`."""
     checkpoint = inspect_checkpoint(job.model)
+    _require_trainable(checkpoint)
+    checkpoint = with_previewer(checkpoint, job)
     lists = {
         "prompts.train": _prompts("prompts.train", job.prompts.train),
         "prompts.validation": _validation_prompts(job),
@@ -135,7 +138,9 @@ def settled(job: JobSpec, files: JobFiles) -> JobSpec:
     model = msgspec.structs.replace(job.model, checkpoint=pinned(job.model.checkpoint))
     if model.start:
         model = msgspec.structs.replace(model, start=find_start(model).name)
-    job = msgspec.structs.replace(job, model=model)
+    previews = job.exploration.preview_checkpoint
+    exploration = msgspec.structs.replace(job.exploration, preview_checkpoint=pinned(previews))
+    job = msgspec.structs.replace(job, model=model, exploration=exploration)
     if job.sampler.text_tokens is not None:
         return job
     prompts = [*files.train.items, *files.validation.items]
@@ -156,6 +161,8 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
             f"`{name}` may mean another checkpoint tomorrow, or on another node; now it means"
             f" `{kept}`: name that",
         )
+    if work.preview_checkpoint:
+        raise JobError("preview_checkpoint", "is for jobs; leave it out")
     if work.model.start:
         raise JobError(
             "model.start", "is for jobs; publish the weights that the session is to begin with"
@@ -167,6 +174,7 @@ def check_work(work: WorkSpec) -> CheckpointInfo:
             "changes images, which a session does not send; run it as a job, whose prompts name"
             " their images",
         )
+    _require_trainable(checkpoint)
     _check_size_and_degree(work.sampler, checkpoint)
     return checkpoint
 
@@ -190,8 +198,20 @@ def disk_nbytes(job: JobSpec, files: JobFiles) -> int:
     return checkpoints + published + exported + pictures
 
 
+def _require_trainable(checkpoint: CheckpointInfo) -> None:
+    if checkpoint.family.any_step:
+        raise JobError(
+            "model.checkpoint",
+            f"is of {checkpoint.family.name}, which predicts the average velocity of a whole step,"
+            " while all losses train the velocity of a moment; train another, such as Wan 2.1, and"
+            " name this one as `exploration.preview_checkpoint`",
+        )
+
+
 def _check_size_and_degree(sampler: SamplerSpec, checkpoint: CheckpointInfo) -> None:
     tokens = checkpoint.tokens(sampler.height, sampler.width, sampler.frames)
+    if checkpoint.previewer is not None:
+        checkpoint.previewer.tokens(sampler.height, sampler.width, sampler.frames)
     if sampler.text_tokens is not None and sampler.text_tokens not in checkpoint.text_lengths:
         possible = ", ".join(map(str, checkpoint.text_lengths))
         raise JobError(

@@ -15,7 +15,7 @@ from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
 from spotlight.jobs import JobSpec, TrainingSpec
 from spotlight.jobs.losses import LOSSES, NOISY_SAMPLERS, training_guidance
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
-from spotlight.preflight.scorers import scorer_parameters
+from spotlight.preflight.scorers import scorer_bytes
 from spotlight.types import Quantize
 
 BFLOAT16 = 2
@@ -119,7 +119,7 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
     return MemoryPlan(
         WorkerMemory((*held, *([] if offloaded else kept), *training, *denoising)),
         WorkerMemory((*held, *helping, *denoising)),
-        loading=nbytes * max(checkpoint.parameters, *checkpoint.frozen.values(), 0),
+        loading=nbytes * max(_loaded_numbers(checkpoint)),
         resting=nbytes * _encoders(checkpoint) if on_accelerator else 0,
         training=sum(part.nbytes for part in offloaded),
         saving=-(-saved // shards),
@@ -223,13 +223,22 @@ def _held_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[P
     ]
     if job.model.tuning == "lora":
         parts.insert(1, Part("adapters", FLOAT32 * checkpoint.trainable))
+    if checkpoint.previewer is not None:
+        parts.append(Part("transformer of previews", nbytes * checkpoint.previewer.parameters))
     for reward in job.measured_rewards:
         is_there = not on_accelerator or reward.clip is None or reward.clip.device == "accelerator"
-        if is_there and (parameters := scorer_parameters(reward)):
-            parts.append(Part(f"scorer {reward.name}", FLOAT32 * parameters))
+        if is_there and (its := scorer_bytes(reward)):
+            parts.append(Part(f"scorer {reward.name}", its))
     if on_accelerator:
         parts.append(Part("libraries (assumed)", LIBRARIES))
     return parts
+
+
+def _loaded_numbers(checkpoint: CheckpointInfo) -> list[int]:
+    """Of each part that a worker loads."""
+    previewer = checkpoint.previewer
+    others = [previewer.parameters] if previewer is not None else []
+    return [checkpoint.parameters, *checkpoint.frozen.values(), *others]
 
 
 def _encoders(checkpoint: CheckpointInfo) -> int:
@@ -244,7 +253,10 @@ def _shards(job: JobSpec) -> int:
 
 def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> list[Part]:
     training = job.training
-    of_pass = activations_of(job, checkpoint, rows=training.micro_batch, nbytes=nbytes)
+    shards, whole = _shards(job), nbytes * checkpoint.parameters
+    # A rank runs what others run: a second transformer that has no sample gets one all the same.
+    rows = training.micro_batch + (checkpoint.transformers - 1 if shards > 1 else 0)
+    of_pass = activations_of(job, checkpoint, rows=rows, nbytes=nbytes)
     peak = of_pass.peak(
         checkpointing=training.activation_checkpointing, passes=_passes(job, checkpoint)
     )
@@ -253,9 +265,8 @@ def _training_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> li
         Part("backward pass (about)", of_pass.working, "training"),
         *_made_whole(job, checkpoint, nbytes, "training"),
     ]
-    shards, whole = _shards(job), nbytes * checkpoint.parameters
     if shards > 1:
-        blocks = _WHOLE_BLOCKS * whole // len(of_pass.blocks)
+        blocks = _WHOLE_BLOCKS * whole // (checkpoint.transformers * len(of_pass.blocks))
         if training.cpu_offload:  # else they are added to the gradient where they arise
             gradients = -(-FLOAT32 * checkpoint.trainable // shards)
             parts.append(Part("gradients of a pass", gradients, "training"))
@@ -277,11 +288,22 @@ def _denoising_parts(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> l
     sampler = job.sampler
     of_pass = activations_of(job, checkpoint, rows=sampler.micro_batch, nbytes=nbytes)
     decoded = checkpoint.facts.decoded * sampler.height * sampler.width
+    sampling = max(of_pass.sampling, _preview_bytes(job, checkpoint, nbytes))
     return [
-        Part("denoising (about)", of_pass.sampling, "denoising"),
+        Part("denoising (about)", sampling, "denoising"),
         Part("decoding (about)", nbytes * decoded, "decoding"),
         *_made_whole(job, checkpoint, nbytes, "denoising"),
     ]
+
+
+def _preview_bytes(job: JobSpec, checkpoint: CheckpointInfo, nbytes: int) -> int:
+    """Bytes of a forward pass of the model that makes previews instead, if there is one."""
+    sampler, previewer = job.sampler, checkpoint.previewer
+    if previewer is None:
+        return 0
+    tokens = previewer.tokens(sampler.height, sampler.width, sampler.frames)
+    step = Pass(sampler.micro_batch, tokens, nbytes)
+    return previewer.family.activations(previewer.facts, step).sampling
 
 
 def _passes(job: JobSpec, checkpoint: CheckpointInfo) -> int:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.condition_images import LARGEST_FILE, digest_of, png_size, with_image
+from spotlight.condition_images import digest_of, with_image
 from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import Lines, read_bytes
+from spotlight.png_files import LARGEST_FILE, png_size
 from spotlight.types import Prompt
 
 MOST_NBYTES = 1024**3

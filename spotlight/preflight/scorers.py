@@ -7,7 +7,7 @@ import math
 from pathlib import Path
 
 from spotlight.diffusion.checkpoint_files import read_header
-from spotlight.diffusion.hub import require_shown
+from spotlight.diffusion.hub import CONFIG, require_shown
 from spotlight.errors import CheckpointError, JobError, UserError
 from spotlight.jobs import JobSpec, RewardSpec
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
@@ -29,12 +29,8 @@ SCORER_MODULES: dict[str, tuple[str, ...]] = {
 def check_scorers(job: JobSpec, permissions: Permissions) -> None:
     """Raise what is wrong with one of them: `JobError` that names the field, or
     `MissingDependency`."""
-    for field, rewards in (
-        ("rewards", job.rewards),
-        ("validation.rewards", job.validation.rewards),
-    ):
-        for index, reward in enumerate(rewards):
-            _check_scorer(f"{field}[{index}]", reward, permissions)
+    for field, reward in job.reward_fields.items():
+        _check_scorer(field, reward, permissions)
 
 
 def _check_scorer(field: str, reward: RewardSpec, permissions: Permissions) -> None:
@@ -61,15 +57,16 @@ def _check_clip(field: str, reward: RewardSpec) -> None:
     needed = ("torch", "transformers", "safetensors")
     require_packages(needed, "worker", f"`{field}.kind: {reward.kind}` needs")
     names = (reward.clip or ClipSpec()).of(reward.kind)
-    for part, name in zip(("checkpoint", "processor"), names, strict=True):
+    files = PUBLISHED[reward.kind].file or CONFIG, CONFIG
+    for part, name, file in zip(("checkpoint", "processor"), names, files, strict=True):
         part_field, on_hub = f"{field}.clip.{part}", HubName.parse(name)
         if on_hub is not None:
             try:
-                require_shown(on_hub)
+                require_shown(on_hub, file)
             except CheckpointError as error:
                 problem = str(error).removeprefix("model.checkpoint: ")
                 raise JobError(part_field, problem) from error
-        elif not list(Path(name).glob("*config.json")):
+        elif file == CONFIG and not list(Path(name).glob(f"*{CONFIG}")):
             raise JobError(
                 part_field,
                 f"{name} is no folder in the layout of transformers: it has no config.json; give"
@@ -85,7 +82,8 @@ def _check_weights(field: str, reward: RewardSpec) -> None:
     except CheckpointError as error:
         raise JobError(field, str(error).removeprefix("model.checkpoint: ")) from error
     if not parameters:
-        raise JobError(field, "its folder holds no weights (*.safetensors); copy the whole model")
+        file = PUBLISHED[reward.kind].file or "*.safetensors"
+        raise JobError(field, f"its folder holds no weights ({file}); copy the whole model")
 
 
 def scorer_parameters(reward: RewardSpec) -> int:
@@ -96,6 +94,13 @@ def scorer_parameters(reward: RewardSpec) -> int:
     checkpoint, _ = (reward.clip or ClipSpec()).of(reward.kind)
     if HubName.parse(checkpoint) is not None:
         return PUBLISHED[reward.kind].parameters
-    headers = map(read_header, Path(checkpoint).glob("*.safetensors"))
+    wanted = PUBLISHED[reward.kind].file or "*.safetensors"
+    headers = map(read_header, Path(checkpoint).glob(wanted))
     tensors = (tensor for header in headers for tensor in header.tensors.values())
     return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def scorer_bytes(reward: RewardSpec) -> int:
+    """How many bytes these numbers take."""
+    published = PUBLISHED.get(reward.kind)
+    return 0 if published is None else published.number_bytes * scorer_parameters(reward)

@@ -24,7 +24,7 @@ from spotlight.diffusion.checkpoint_files import (
     shown,
 )
 from spotlight.diffusion.checkpoint_names import find_description
-from spotlight.diffusion.families.registry import family_of
+from spotlight.diffusion.families.registry import family_of, open_transformers
 from spotlight.errors import CheckpointError, JobError, UserError
 from spotlight.jobs import ModelSpec
 from spotlight.jobs.start_names import StartName, Which
@@ -101,6 +101,23 @@ def _found(model: ModelSpec, name: StartName) -> Start:
         )
     if path.is_file():
         return _of_adapters(model, path)
+    parts = open_transformers(find_description(model.checkpoint))[1].transformers
+    if len(parts) == 1:
+        return _of_folder(model, path)
+    each = {prefix: _of_folder(model, path / part) for part, prefix in parts.items()}
+    factors = {start.factor for start in each.values()}
+    if len(factors) > 1:
+        _refuse(f"{path} has adapters of several scales in {', '.join(parts)}")
+    pieces = {
+        f"weights/{prefix}{name.removeprefix('weights/')}": piece
+        for prefix, start in each.items()
+        for name, piece in start.pieces.items()
+    }
+    return Start(str(path), pieces, factors.pop())
+
+
+def _of_folder(model: ModelSpec, path: Path) -> Start:
+    """The weights of one transformer."""
     for file in (_PEFT, _OF_PIPELINES):
         if (path / file).is_file():
             return _of_adapters(model, path / file)

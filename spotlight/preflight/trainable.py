@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spotlight.diffusion.checkpoint_files import Shape, read_weights
+from spotlight.diffusion.checkpoint_files import Shape
 from spotlight.diffusion.checkpoint_names import find_description
-from spotlight.diffusion.families.registry import family_of
+from spotlight.diffusion.families.registry import open_transformers
 from spotlight.jobs import ModelSpec
 
 _ADAPTER = "default"
@@ -12,12 +12,12 @@ _ADAPTER = "default"
 
 
 def trainable_shapes(model: ModelSpec) -> dict[str, Shape]:
-    """Of each tensor that a job with this model trains, by its name in the transformer: all of them
-    with `full`, with `lora` the two factors of every adapted layer, [rank, inputs] and [outputs,
+    """Of each tensor that a job with this model trains, by its name in the model: all of them with
+    `full`, with `lora` the two factors of every adapted layer, [rank, inputs] and [outputs,
     rank]. Raises `CheckpointError`.
     """
-    folder = find_description(model.checkpoint)
-    family, shapes = family_of(folder), read_weights(folder / "transformer").shapes
+    family, folder = open_transformers(find_description(model.checkpoint))
+    shapes = folder.transformer_shapes()
     if model.tuning == "full":
         return {name: shape for name, shape in shapes.items() if name not in family.untrained}
     targets = family.targets(model.lora)

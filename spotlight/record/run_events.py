@@ -223,16 +223,16 @@ class SpotTimePlanned(RunEvent, frozen=True, kw_only=True, tag="spot_time_planne
     """What was compared."""
 
 
-class SettingsWithoutSpot(RunEvent, frozen=True, kw_only=True, tag="settings_without_spot"):
-    """For long there was no spot worker: the job goes on as one for reserved GPUs alone, whose
-    training waits for previews. Or one is there again, and so are the job's own settings."""
+class TrainingWaits(RunEvent, frozen=True, kw_only=True, tag="training_waits"):
+    """From now on training waits for previews, since an iteration teaches more per second so; or it
+    does not wait any more."""
 
     iteration: int
     """The iteration that ended."""
-    without_spot: bool
-    """Whether the job goes on without spot workers from now on."""
     previews: float
-    """Previews for each sample that training waits for from now on."""
+    """Previews for each sample that the next training waits for; 0 if it waits for none."""
+    why: str
+    """What was compared."""
 
 
 class OtherDevice(RunEvent, frozen=True, kw_only=True, tag="other_device"):
@@ -513,10 +513,11 @@ class DenoiseFailed(RunEvent, frozen=True, kw_only=True, tag="denoise_failed"):
 
 
 class ScorerFailed(RunEvent, frozen=True, kw_only=True, tag="scorer_failed"):
-    """A worker could not score a batch."""
+    """A worker could not score a batch, or an image that was to be compared with others was left
+    alone."""
 
     worker: str = ""
-    """Name of the worker."""
+    """Name of the worker; empty if there was nothing to compare with."""
     request: str
     """Id of the first request of the batch."""
     error: str

@@ -30,9 +30,9 @@ from spotlight.record.run_events import (
     SamplesRegenerated,
     ScorerFailed,
     SegmentBegan,
-    SettingsWithoutSpot,
     TrainersLost,
     TrainingFailed,
+    TrainingWaits,
     WeightsTaken,
     WorkerLost,
     WorkTakenBack,
@@ -150,10 +150,9 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
         case OtherDevice(worker=worker, device=device, ranks=ranks):
             what = f"{worker} has another device ({device}) than trainer ranks"
             return "Computes no gradients", f"{what} ({', '.join(ranks)})", False
-        case SettingsWithoutSpot(without_spot=without, previews=previews):
-            waits = f"training waits for {previews:g} previews for each sample"
-            what = f"for long there was none: {waits}" if without else "no more: one is there"
-            return "Settings without spot workers", what, False
+        case TrainingWaits(previews=previews, why=why):
+            what = f"for {previews:g} for each sample" if previews else "for none any more"
+            return "Training waits for previews", f"{what}: {why}", False
         case GroupDropped(iteration=iteration, prompt=prompt, reason=reason):
             return "Prompt group dropped", f"iteration {iteration}, {prompt}: {reason}", True
         case ExplorationReduced(iteration=iteration, share=share, tau=tau):

@@ -74,6 +74,10 @@ def _build(spec: RewardSpec, permissions: Permissions) -> Scorer:
 
         loaded: Scorer = load_scorer(spec, permissions)
         return loaded
+    if spec.kind == "hpsv3":
+        from spotlight.rewards.hpsv3 import HpsV3Scorer
+
+        return HpsV3Scorer(spec.clip or ClipSpec())
     if spec.kind in PUBLISHED:
         from spotlight.rewards.clip import ClipScorer
 

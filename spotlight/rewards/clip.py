@@ -18,7 +18,7 @@ import numpy as np
 
 from spotlight.errors import MissingDependency, ScoringError, how_to_install
 from spotlight.jobs.clip_rewards import ClipSpec
-from spotlight.jobs.hub_names import HubName
+from spotlight.rewards.hub_models import device_of, named
 from spotlight.text import error_text
 from spotlight.types import Prompt
 
@@ -50,14 +50,14 @@ class ClipScorer:
                 f"the `{kind}` reward needs {error.name}; {how_to_install('worker')}"
             ) from error
         self._torch, self._kind = torch, kind
-        self._device = _device(torch, spec)
+        self._device = device_of(torch, spec)
         checkpoint, processor = spec.of(kind)
         try:
             self._processor: Any = AutoProcessor.from_pretrained(
-                **_named(processor), trust_remote_code=False
+                **named(processor), trust_remote_code=False
             )
             model, found = _class_of(kind).from_pretrained(
-                **_named(checkpoint), use_safetensors=True, output_loading_info=True
+                **named(checkpoint), use_safetensors=True, output_loading_info=True
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise ScoringError(
@@ -107,19 +107,6 @@ class ClipScorer:
         out = self._model(**inputs.to(self._device))  # its embeddings have length 1
         cosines = (out.image_embeds * out.text_embeds).sum(dim=-1)
         return _FORMULAS[self._kind](cosines, self._model.logit_scale.exp())
-
-
-def _named(name: str) -> dict[str, str]:
-    """A folder or a name of the hub, as transformers takes it."""
-    on_hub = HubName.parse(name)
-    if on_hub is None:
-        return {"pretrained_model_name_or_path": name}
-    return {"pretrained_model_name_or_path": on_hub.repository, "revision": on_hub.revision}
-
-
-def _device(torch: Any, spec: ClipSpec) -> Any:
-    is_there = spec.device == "accelerator" and torch.accelerator.is_available()
-    return torch.accelerator.current_accelerator() if is_there else torch.device("cpu")
 
 
 def _class_of(kind: str) -> Any:

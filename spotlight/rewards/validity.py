@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from spotlight.errors import ScoringError
@@ -47,10 +47,13 @@ def _require_group(spec: RewardSpec, prompts: Sequence[Prompt]) -> None:
 
 
 def _checked(answer: Any, spec: RewardSpec, images: int) -> tuple[float, ...]:
+    if not isinstance(answer, Iterable):
+        raise ScoringError(f"the scorer gave no list of numbers, but {type(answer).__name__}")
+    given = list(answer)  # which may run code of the scorer's
     try:
-        rewards = tuple(float(each) for each in answer)
-    except (TypeError, ValueError) as error:
-        raise ScoringError(f"the scorer gave no list of numbers ({plain(error)})") from error
+        rewards = tuple(map(float, given))
+    except (TypeError, ValueError) as error:  # nowhere in its code: there is nothing to trace
+        raise ScoringError(f"the scorer gave no list of numbers ({plain(error)})") from None
     if len(rewards) != images:
         raise ScoringError(f"the scorer gave {len(rewards)} rewards for {images} images")
     problems = filter(None, map(spec.problem_with, rewards))

@@ -64,7 +64,7 @@ class Publications:
                 f"version: {version} is not above {self.newest}, which is published; versions only"
                 " grow"
             )
-        named = {_known_name(name): tensor for name, tensor in weights.items()}
+        named = {self._known_name(name): tensor for name, tensor in weights.items()}
         self._require_names(named)
         for name, shape in self.shapes.items():
             if tuple(named[name].shape) != shape:
@@ -106,16 +106,13 @@ class Publications:
                     f" ({len(self.shapes)} tensors, such as {next(iter(self.shapes))})"
                 )
 
-
-def _known_name(name: str) -> str:
-    """By which workers know a tensor: also from a pipeline's state, and from one of peft's that
-    leaves the adapter's name out.
-    """
-    name = name.removeprefix(_PREFIX)
-    for part in (".lora_A.weight", ".lora_B.weight"):
-        if name.endswith(part):
-            return f"{name.removesuffix('.weight')}.default.weight"
-    return name
+    def _known_name(self, name: str) -> str:
+        """By which workers know a tensor: also from a pipeline's state, and from one of peft's that
+        leaves the adapter's name out. Of two transformers, each has its prefix.
+        """
+        if name.endswith((".lora_A.weight", ".lora_B.weight")):
+            name = f"{name.removesuffix('.weight')}.default.weight"
+        return name if name in self.shapes else name.removeprefix(_PREFIX)
 
 
 def _key(version: int) -> str:

@@ -8,6 +8,9 @@
 | adapters | `comfyui` | ComfyUI, which takes the file from `models/loras` |
 | either | `pipeline` | `from_pretrained` of the family's pipeline, and a job's `model.checkpoint` |
 
+Of a model with two transformers each is exported for itself, into a folder that is called as its
+part; ComfyUI gets two files.
+
 A pipeline has what is not trained from the job's checkpoint: as the same files where the disk gives
 them a second name, else as copies. Adapters are added to its weights.
 
@@ -33,12 +36,17 @@ from torch import Tensor
 
 from spotlight.diffusion.checkpoint_files import read_index, read_weights
 from spotlight.diffusion.checkpoint_names import find_checkpoint
-from spotlight.diffusion.families.base import INDEX, Family
-from spotlight.diffusion.families.registry import family_of
+from spotlight.diffusion.families.base import INDEX, CheckpointFolder, Family
+from spotlight.diffusion.families.registry import open_transformers
 from spotlight.errors import CheckpointError, MissingDependency, how_to_install
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.training.checkpoints import Role, load_role
-from spotlight.types import ADAPTER_FORMATS, COMFYUI_FILE, ExportFormat
+from spotlight.types import (
+    ADAPTER_FORMATS,
+    COMFYUI_FILE,
+    COMFYUI_FILES_OF_TWO,
+    ExportFormat,
+)
 
 _ADAPTER = ".default."
 """How peft calls the adapter of a job in the names of its weights, and leaves away in files."""
@@ -73,31 +81,51 @@ def export_checkpoint(
             f"{checkpoint}: the job trains all weights, but `{format}` takes only adapters; export"
             " it for diffusers"
         )
-    source = find_checkpoint(model.checkpoint)
-    family = family_of(source)
+    family, base = open_transformers(find_checkpoint(model.checkpoint))
     weights = load_role(checkpoint, role)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         if format == "pipeline":
-            whole = _merged(source / "transformer", weights, model)
-            _save_transformer(family, source / "transformer", whole, partial / "transformer")
-            _share_parts(source, partial)
-        elif model.tuning == "full":
-            _save_transformer(family, source / "transformer", weights, partial)
-        elif format == "diffusers":
-            _save_for_pipelines(family, _adapters(weights, model.lora), partial)
-        elif format == "comfyui":
-            _save_for_comfyui(family, model.lora, _adapters(weights, model.lora), partial)
-        else:
-            _save_for_peft(family, model.lora, _adapters(weights, model.lora), partial)
+            _share_parts(base, partial)
+        for part, prefix in base.transformers.items():
+            own = {
+                name.removeprefix(prefix): it
+                for name, it in weights.items()
+                if name.startswith(prefix)
+            }
+            place = partial / part if prefix or format == "pipeline" else partial
+            if format == "comfyui":
+                file = COMFYUI_FILES_OF_TWO[part] if prefix else COMFYUI_FILE
+                _save_for_comfyui(family, model.lora, _adapters(own, model.lora), partial / file)
+            else:
+                _save_part(family, base.path / part, model, own, format, place)
         shutil.rmtree(folder, ignore_errors=True)
         partial.replace(folder)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{folder}: cannot be written ({error}); choose another") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _save_part(
+    family: Family,
+    source: Path,
+    model: ModelSpec,
+    weights: Mapping[str, Tensor],
+    format: ExportFormat,
+    folder: Path,
+) -> None:
+    """What is trained of one transformer, which is from the folder `source`."""
+    if format == "pipeline":
+        _save_transformer(family, source, _merged(source, weights, model), folder)
+    elif model.tuning == "full":
+        _save_transformer(family, source, weights, folder)
+    elif format == "diffusers":
+        _save_for_pipelines(family, _adapters(weights, model.lora), folder)
+    else:
+        _save_for_peft(family, model.lora, _adapters(weights, model.lora), folder)
 
 
 def _save_transformer(
@@ -131,10 +159,11 @@ def _merged(source: Path, weights: Mapping[str, Tensor], model: ModelSpec) -> Ma
     return merged
 
 
-def _share_parts(source: Path, folder: Path) -> None:
-    """The files of a checkpoint but for its transformer's, as far as its index names them."""
+def _share_parts(base: CheckpointFolder, folder: Path) -> None:
+    """The files of a checkpoint but for its transformers', as far as its index names them."""
+    source = base.path
     shutil.copyfile(source / INDEX, folder / INDEX)
-    for part in sorted({*read_index(source / INDEX)} - {"transformer"}):
+    for part in sorted({*read_index(source / INDEX)} - {*base.transformers}):
         for file in sorted((source / part).rglob("*")):
             if file.is_file():
                 place = folder / file.relative_to(source)
@@ -173,7 +202,7 @@ def _save_for_pipelines(family: Family, adapters: dict[str, Tensor], folder: Pat
 
 
 def _save_for_comfyui(
-    family: Family, lora: LoraSpec, adapters: Mapping[str, Tensor], folder: Path
+    family: Family, lora: LoraSpec, adapters: Mapping[str, Tensor], file: Path
 ) -> None:
     """ComfyUI adds `alpha / rank * B A`, with the alpha of each module, or of 1 without one."""
     named = dict[str, Tensor]()
@@ -187,7 +216,7 @@ def _save_for_comfyui(
             )
         named[f"{theirs}.lora_{matrix}"] = it
         named[f"{theirs}.alpha"] = torch.tensor(float(lora.rank))
-    save_file(named, folder / COMFYUI_FILE, {"format": "pt"})
+    save_file(named, file, {"format": "pt"})
 
 
 def _save_for_peft(

@@ -23,6 +23,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
+from spotlight.diffusion.experts import Experts, experts_of
 from spotlight.transport.collectives import Group
 
 _distributed: Any = torch.distributed
@@ -39,11 +40,14 @@ def shard(transformer: nn.Module, group: Group) -> None:
     """
     device = next(transformer.parameters()).device
     mesh = _mesh(device.type, group.rank, group.world)
-    told = _most_common_dtype(transformer.parameters())
-    for module in (*_blocks(transformer), transformer):
-        for unit, dtype in list(_units(module)):
-            _shard(unit, group, mesh, dtype)
-    _tell_dtype(transformer, told)
+    for expert in experts_of(transformer):
+        told = _most_common_dtype(expert.parameters())
+        for module in (*_blocks(expert), expert):
+            for unit, dtype in list(_units(module)):
+                _shard(unit, group, mesh, dtype)
+        _tell_dtype(expert, told)
+    if isinstance(transformer, Experts):
+        transformer.both = True
 
 
 def _blocks(transformer: nn.Module) -> Iterator[nn.Module]:

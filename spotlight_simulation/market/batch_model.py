@@ -17,6 +17,8 @@ import msgspec
 
 from spotlight.errors import JobError
 from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.choice_worth import EDGES, ENOUGH, ChoiceWorth, Growth
+from spotlight.policies.spot_time import GradientWork, SpotWork, plan_spot_time
 from spotlight_simulation.market.schedule import Prices, Schedule, Stay
 from spotlight_simulation.profile import Profile
 
@@ -26,6 +28,12 @@ BOOT_S = 300.0
 BESIDE_A_PREVIEW = 1.05
 """A spot worker's time for each preview over the time that denoising takes, with its score and the
 way to it: 1.05 in the kept runs of `benchmarks.exploration` with four and eight spot GPUs."""
+
+
+GAIN_OF_TWO = 1.93
+"""How many times as much a sample teaches that is the better of two previews: on the OCR example,
+by the rewards of `benchmarks.choice_worth`. What more are worth is what a run expects that has not
+seen more."""
 
 
 class Pace(msgspec.Struct, frozen=True):
@@ -295,33 +303,67 @@ def job_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, ...]:
     """The paces of a job, with no spot node up to `nodes`, in iterations (`worth` is 1).
 
     Previews are made by spot workers while the reserved ones train, as many as there is time for
-    and as the job allows. If the job trains on them, and they are fewer than an iteration needs,
-    the reserved workers make the rest after training. Otherwise, and without any spot worker, all
-    samples are rolled out with new weights. That a job waits for previews after some iterations
-    without a spot worker is left out: how many of them are worth it depends on its scores.
+    and as the job allows. Where the plan of spot time finds more worth it, training waits for them,
+    and all make them. A job that does not train on its previews rolls out its samples with new
+    weights besides. A run learns of its own scores what a choice is worth; here it is
+    `GAIN_OF_TWO`.
 
     Raises `JobError` for a job with settings that these formulas are not of.
     """
     _check(job)
-    times, asked = profile.times(job), job.exploration
-    samples, trainers = job.samples_per_iteration, job.training.ranks
+    return tuple(_pace(job, profile, count * job.pools.spot.workers) for count in range(nodes + 1))
+
+
+def _pace(job: JobSpec, profile: Profile, workers: int) -> Pace:
+    times, samples, trainers = profile.times(job), job.samples_per_iteration, job.training.ranks
     step_s = times.step_s / job.sampler.micro_batch * BESIDE_A_PREVIEW
     train_s = samples * times.train_sample_s * profile.gpus / trainers
-    most = samples * asked.candidates if asked.mode != "none" else 0
-    found = []
-    for count in range(nodes + 1):
-        workers = count * job.pools.spot.workers
-        made = min(most, workers * train_s / (job.preview_steps * step_s))
-        sample_s = job.sampler.steps * step_s
-        if not workers or not job.trains_on_previews:
-            rollout_s = math.ceil(samples / (workers + trainers)) * sample_s + times.score_s
-            found.append(Pace(train_s + rollout_s + profile.publication_s, previews=made / samples))
-        elif made >= samples:
-            found.append(Pace(train_s, previews=made / samples))
-        else:
-            waits_s = (samples - made) * sample_s / (workers + trainers) + times.score_s
-            found.append(Pace(train_s + waits_s, previews=1.0))
-    return tuple(found)
+    sample_s, preview_s = job.sampler.steps * step_s, job.preview_steps * step_s
+    previews = waits_s = 0.0
+    if job.exploration.mode != "none":
+        each_s = samples * preview_s
+        beside = min(job.exploration.candidates, workers * train_s / each_s)
+        plan = plan_spot_time(_spot_work(job, train_s, sample_s, preview_s, workers))
+        previews = max(beside, plan.waited_for)
+        waits_s = (previews - beside) * each_s / (workers + trainers)
+        waits_s += times.score_s if previews > beside else 0.0
+    if job.trains_on_previews:
+        return Pace(train_s + waits_s, previews=previews)
+    rollout_s = math.ceil(samples / (workers + trainers)) * sample_s + times.score_s
+    return Pace(train_s + waits_s + rollout_s + profile.publication_s, previews=previews)
+
+
+def _spot_work(
+    job: JobSpec, train_s: float, sample_s: float, preview_s: float, workers: int
+) -> SpotWork:
+    updates = job.training.updates_per_iteration
+    return SpotWork(
+        gradients=GradientWork(
+            ranks=job.training.ranks,
+            updates=updates,
+            slices=1,
+            rank_slice_s=train_s / updates,
+            worker_slice_s=None,
+            gradient_bytes=0,
+            weights_bytes=0,
+            up_bytes_per_s=None,
+            down_bytes_per_s=None,
+            may_be_given_away=False,
+        ),
+        spot_workers=workers,
+        samples=job.samples_per_iteration,
+        samples_from="previews" if job.trains_on_previews else "regenerated",
+        preview_s=preview_s,
+        finish_s=0.0 if job.trains_on_previews else sample_s,
+        most_previews=job.exploration.candidates,
+        gain=_gain,
+    )
+
+
+def _gain(previews: float) -> float:
+    seen = Growth(scores=ENOUGH, looked=math.log(2), gained=GAIN_OF_TWO - 1)
+    reach = sum(high <= 2 for high in EDGES[1:])
+    return ChoiceWorth((seen,) * reach).curve()(previews)
 
 
 def _check(job: JobSpec) -> None:

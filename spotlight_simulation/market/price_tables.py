@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Annotated
 
@@ -69,9 +70,11 @@ def read_prices(name: str) -> Prices:
     try:
         offer = find_offer(_OF_SNAPSHOTS.get(name, name))
     except LookupError as error:
+        near = difflib.get_close_matches(name.lower(), TABLES, n=2)
+        meant = f"did you mean {' or '.join(f'`{each}`' for each in near)}?"
         raise UserError(
             f"{name}: no table, file or snapshot of prices has this name; the tables are"
-            f" {', '.join(TABLES)}; {error.args[0]}"
+            f" {', '.join(TABLES)}; {meant if near else error.args[0]}"
         ) from error
     return _checked(name, CURRENCY, offer.on_demand, offer.spot)
 

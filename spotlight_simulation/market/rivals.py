@@ -45,6 +45,11 @@ COSTS = {
         30.0, "torch 2.13, rendezvous: `last_call`, in which more nodes may still come"
     ),
     "torchft notices": Cost(5.0, "torchft, lighthouse: `heartbeat_timeout_ms`"),
+    "patience": Cost(
+        60.0,
+        "`training.patience_s`, by default: a trainer that nobody hears of is given up. On the"
+        " simulated cluster a machine that was taken after its notice was, 60 s after it had gone",
+    ),
     "state": Cost(
         3.2, "`benchmarks.trainer_loss`: from the kill until others hold the state of training"
     ),
@@ -62,6 +67,24 @@ GROUP_NODES = 2
 def elastic(name: str, reserved_gpus: int, paces: Sequence[Pace]) -> System:
     """Work by pull, which continues from committed steps: whoever is lost takes nothing along."""
     return _on_spot(name, reserved_gpus, paces, Recovery(ready_s=READY_S))
+
+
+def trainers_on_spot(name: str, paces: Sequence[Pace], schedule: Schedule) -> System:
+    """The same without a GPU that stays: every node joins as one that may train. When one that does
+    is lost, others take its place as soon as enough are there: they are given their place, load,
+    connect, and go on from the last state of training. Each loss is charged as if it had been of a
+    node that trains, and as if the copies in the memory of other nodes had gone with it, so that
+    the state is that of the last checkpoint, half of Young's interval old."""
+    written_s, interval_s = COSTS["checkpoint"].seconds, _young_interval_s(schedule)
+    again = ("patience", "load", "communicator")
+    recovery = Recovery(
+        ready_s=READY_S,
+        stop_at_loss_s=math.fsum(COSTS[part].seconds for part in again),
+        again_at_loss_s=interval_s / 2,
+        checkpoint_s=written_s,
+        checkpoint_every_s=interval_s,
+    )
+    return _on_spot(name, 0, paces, recovery)
 
 
 def without_elastic_groups(name: str, reserved_gpus: int, paces: Sequence[Pace]) -> System:
@@ -87,11 +110,10 @@ def without_commits(
 
 def torchrun(name: str, reserved_gpus: int, paces: Sequence[Pace], schedule: Schedule) -> System:
     """All train as one group. Whenever a node goes or comes, all processes are stopped and started,
-    with as many ranks as there are then, and go on from the last checkpoint, which is half an
-    interval old. The interval is that of Young (CACM 17 (1974) 530) for this very schedule."""
+    with as many ranks as there are then, and go on from the last checkpoint, which is half of
+    Young's interval old."""
     restart_s = START_S + COSTS["communicator"].seconds + COSTS["torchrun waits"].seconds
-    written_s = COSTS["checkpoint"].seconds
-    interval_s = math.sqrt(2 * written_s * _between_changes_s(schedule))
+    written_s, interval_s = COSTS["checkpoint"].seconds, _young_interval_s(schedule)
     recovery = Recovery(
         ready_s=READY_S,
         stop_at_loss_s=COSTS["torchrun notices"].seconds + restart_s,
@@ -153,10 +175,11 @@ def _on_spot(name: str, reserved_gpus: int, paces: Sequence[Pace], recovery: Rec
     return System(name=name, reserved_gpus=reserved_gpus, paces=tuple(paces), recovery=recovery)
 
 
-def _between_changes_s(schedule: Schedule) -> float:
-    """The mean time between moments at which nodes come or go."""
+def _young_interval_s(schedule: Schedule) -> float:
+    """The best time between checkpoints for the mean time between moments of a schedule at which
+    nodes come or go (Young, CACM 17 (1974) 530)."""
     changes = len(set(_moments(schedule)))
-    return schedule.seconds / max(1, changes)
+    return math.sqrt(2 * COSTS["checkpoint"].seconds * schedule.seconds / max(1, changes))
 
 
 def _moments(schedule: Schedule) -> Iterable[float]:

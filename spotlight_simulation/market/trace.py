@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from spotlight.errors import UserError
+from spotlight.report.formatting import count
 from spotlight_simulation.market.schedule import Schedule, Stay
 
 NOTICE_S = 30.0
@@ -83,7 +84,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             for at_s, nodes in self.counts
             if not any(hole.from_s <= at_s < hole.until_s for hole in self.holes)
         ]
-        remark = f"{len(self.holes)} stretches without data are left out"
+        remark = f"{count(len(self.holes), 'hole')} in the data left out"
         return msgspec.structs.replace(
             self,
             seconds=self.seconds - self._lost_before(self.seconds),
@@ -140,7 +141,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def _check(self, pool: int, start_s: float, end_s: float) -> None:
         if pool < 1:
-            raise UserError(f"a pool must have a node at least, not {pool}")
+            raise UserError(f"pools.spot.nodes: must be 1 at least to replay a market, not {pool}")
         if not 0 <= start_s < end_s <= self.seconds:
             raise UserError(
                 f"{self.market}: the stretch from {start_s / 3600:g} to {end_s / 3600:g} h is not"
@@ -156,7 +157,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         if self.is_ever_up and pool > self.places:
             raise UserError(
                 f"{self.market}: the market never had more than {self.places} nodes, and the pool"
-                f" asks for {pool}; ask for fewer, or choose another trace"
+                f" asks for {pool} (`pools.spot.nodes`); ask for fewer, or choose another trace"
             )
 
     def _lost_before(self, at_s: float) -> float:

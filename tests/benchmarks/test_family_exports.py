@@ -17,9 +17,15 @@ from spotlight_simulation.pipeline_comparison import Trained
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 
-def trained_in(folder: Path, tuning: Literal["full", "lora"] = "lora", *, moved: float) -> Trained:
+def trained_in(
+    folder: Path,
+    tuning: Literal["full", "lora"] = "lora",
+    *,
+    moved: float,
+    family: str = "sd3",
+) -> Trained:
     """A tiny model whose weights moved so far, in random directions, and its export."""
-    make_tiny_checkpoint("sd3", folder / "base")
+    make_tiny_checkpoint(family, folder / "base")
     spec = ModelSpec(checkpoint=str(folder / "base"), tuning=tuning, lora=LoraSpec(rank=2))
     generator = torch.Generator().manual_seed(1)
     weights = {
@@ -32,11 +38,12 @@ def trained_in(folder: Path, tuning: Literal["full", "lora"] = "lora", *, moved:
     return Trained(spec, weights, folder / "export")
 
 
+@pytest.mark.parametrize("family", ["sd3", "wan-a14b"])
 @pytest.mark.parametrize(("tuning", "moved"), [("full", 0.01), ("lora", 0.3)])
 def test_the_pipeline_draws_with_the_export_what_the_sampler_draws(
-    tmp_path: Path, tuning: Literal["full", "lora"], moved: float
+    tmp_path: Path, family: str, tuning: Literal["full", "lora"], moved: float
 ) -> None:
-    trained = trained_in(tmp_path, tuning, moved=moved)
+    trained = trained_in(tmp_path, tuning, moved=moved, family=family)
     assert export_difference(tmp_path / "base", trained) <= TOLERANCE
 
 

@@ -84,7 +84,7 @@ def test_groups_are_compared_and_json_holds_every_reward(folder: Path) -> None:
 def test_a_scorer_that_raises_is_shown_with_its_line_and_the_command_fails(folder: Path) -> None:
     done = try_reward(folder, python="bright_rewards:fails")
     assert done.returncode == 1
-    assert "python failed: reward `python`: ValueError: no such colour" in done.stdout
+    assert "rewards[0] (`python`): ValueError: no such colour" in done.stdout
     assert 'raise ValueError("no such colour")' in done.stdout
 
 

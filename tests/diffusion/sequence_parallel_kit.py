@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from diffusers import (
+    AnyFlowTransformer3DModel,
     Flux2Transformer2DModel,
     FluxTransformer2DModel,
     Krea2Transformer2DModel,
@@ -22,6 +23,7 @@ from diffusers import (
 )
 from torch import Tensor, nn
 
+from spotlight.diffusion.experts import Experts
 from spotlight.diffusion.parallel_attention import Grid, attend, shard_lengths
 from spotlight.diffusion.sequence_parallel import SequenceParallel
 from spotlight.errors import TransportError
@@ -134,7 +136,13 @@ def make_transformer(family: str) -> Any:
             dual_attention_layers=(0, 1),
             qk_norm="rms_norm",
         ).eval()
-    return WanTransformer3DModel(
+    if family == "wan-a14b":
+        first, second = make_transformer("wan"), make_transformer("wan")
+        for parameter in second.parameters():
+            parameter.data *= 0.9
+        return Experts(first, second, boundary=0.5e-3)  # which is 0.5 of a time in thousandths
+    kind = AnyFlowTransformer3DModel if family == "anyflow" else WanTransformer3DModel
+    return kind(
         **shape,
         in_channels=4,
         out_channels=4,
@@ -196,6 +204,10 @@ def make_inputs(case: Case) -> dict[str, Any]:
         if case.text_mask:
             real = torch.tensor(case.text_mask)[:, None]
             inputs["encoder_attention_mask"] = torch.arange(case.text)[None] < real
+    elif case.family == "anyflow":
+        inputs["hidden_states"] = noise(case.batch, 2, 4, 2 * case.rows, 2 * case.columns)
+        inputs["timestep"] = 1000 * inputs["timestep"][:, None].expand(-1, 2)
+        inputs["r_timestep"] = inputs["timestep"] / 2
     elif case.family == "sd3":
         inputs["hidden_states"] = noise(case.batch, 4, 2 * case.rows, 2 * case.columns)
         inputs["pooled_projections"] = noise(case.batch, TEXT_DIM)

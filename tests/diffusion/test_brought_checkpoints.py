@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import Qwen3ForCausalLM, Qwen3Model
 
 from benchmarks.users.checkpoints import (
     NOT_FINITE,
@@ -15,10 +18,11 @@ from benchmarks.users.checkpoints import (
     loaded,
 )
 from spotlight.diffusion.checkpoint_names import find_checkpoint
-from spotlight.diffusion.checkpoints import check_model
+from spotlight.diffusion.checkpoints import check_model, load_model
 from spotlight.errors import CheckpointError
 from spotlight.jobs import ModelSpec
 from spotlight.preflight.checkpoint_facts import inspect_checkpoint
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 
 def checked(checkpoint: Path) -> str:
@@ -71,3 +75,22 @@ def test_a_folder_beside_others_is_not_taken_for_one_of_the_hub(tmp_path: Path) 
     with pytest.raises(CheckpointError) as caught:
         find_checkpoint(str(tmp_path / "flux"))
     assert "hf:" not in str(caught.value)
+
+
+def test_a_text_encoder_may_be_saved_with_its_head(tmp_path: Path) -> None:
+    """As that of Z-Image is, whose `model_index.json` names the encoder alone."""
+    make_tiny_checkpoint("z-image", tmp_path)
+    spec = ModelSpec(checkpoint=str(tmp_path))
+    alone = load_model(spec, device="cpu").encode_prompts(["a cat"]).tensors["embeds"]
+    encoder = Qwen3Model.from_pretrained(tmp_path / "text_encoder")
+    encoder.config.tie_word_embeddings = True
+    whole = Qwen3ForCausalLM(encoder.config)
+    whole.model = encoder
+    whole.tie_weights()
+    whole.save_pretrained(tmp_path / "text_encoder")
+
+    assert checked(tmp_path) == ""
+    with_head = load_model(spec, device="cpu").encode_prompts(["a cat"]).tensors["embeds"]
+    assert torch.equal(with_head, alone)
+    config = json.loads((tmp_path / "text_encoder" / "config.json").read_text())
+    assert config["architectures"] == ["Qwen3ForCausalLM"]

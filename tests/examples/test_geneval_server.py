@@ -101,7 +101,7 @@ def test_the_detector_finds_objects_with_models_of_transformers(
 ) -> None:
     monkeypatch.syspath_prepend(str(FOLDER))
     module = importlib.import_module("geneval_detector")
-    detector = module.Mask2FormerDetector(str(models[0]), str(models[1]), "cpu")
+    detector = module.Mask2FormerDetector(str(models[0]), str(models[1]), None)
     image = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     classes = {"dog", "computer mouse"}
     found = detector.detect(image, classes, threshold=0.0)

@@ -106,3 +106,54 @@ def tiny_aesthetic(folder: Path) -> Path:
         size={"shortest_edge": 32}, crop_size={"height": 32, "width": 32}
     ).save_pretrained(folder)
     return folder
+
+
+def tiny_hpsv3(folder: Path) -> Path:
+    """HPSv3 as it is published: its weights in one file, with the names that transformers gave them
+    then, and the Qwen2-VL that it was made of in the folder `qwen`."""
+    import torch
+    from safetensors.torch import save_file
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+    from transformers import (
+        PreTrainedTokenizerFast,
+        Qwen2VLConfig,
+        Qwen2VLForConditionalGeneration,
+        Qwen2VLImageProcessorPil,
+    )
+
+    torch.manual_seed(0)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    letters = Tokenizer(models.BPE(vocab={one: row for row, one in enumerate(alphabet)}, merges=[]))
+    letters.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    marks = ("im_start", "im_end", "vision_start", "vision_end", "image_pad")
+    letters.add_special_tokens([AddedToken(f"<|{mark}|>", special=True) for mark in marks])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters)
+    rows = len(tokenizer) + 1
+    config = Qwen2VLConfig(
+        text_config={
+            "hidden_size": 32,
+            "intermediate_size": 32,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "vocab_size": rows + 100,  # as the base has more rows than tokens
+            "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]},
+        },
+        vision_config={"depth": 1, "embed_dim": 16, "num_heads": 2, "hidden_size": 32},
+        image_token_id=tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        vision_start_token_id=tokenizer.convert_tokens_to_ids("<|vision_start|>"),
+        vision_end_token_id=tokenizer.convert_tokens_to_ids("<|vision_end|>"),
+    )
+    for part in (config, tokenizer, Qwen2VLImageProcessorPil()):
+        part.save_pretrained(folder / "qwen")
+    config.text_config.vocab_size = rows
+    model = Qwen2VLForConditionalGeneration(config).to(torch.bfloat16)
+    state = {}
+    for name, tensor in model.state_dict().items():
+        former = name.replace("model.language_model.", "model.").replace("model.visual.", "visual.")
+        state[former] = tensor.contiguous()
+    for at, before, width in ((0, 32, 1024), (3, 1024, 16), (5, 16, 2)):
+        state[f"rm_head.{at}.weight"] = torch.randn(width, before) / before**0.5
+        state[f"rm_head.{at}.bias"] = torch.randn(width)
+    save_file(state, folder / "HPSv3.safetensors")
+    return folder

@@ -33,6 +33,7 @@ def card(
     iteration: int = 5,
     prompts: tuple[str, ...] = ('the number "1"',),
     licence: str | None = None,
+    of_two: bool = False,
     **changes: Any,
 ) -> str:
     facts = CardFacts(
@@ -41,6 +42,7 @@ def card(
         validations=validations(*scores),
         prompts=prompts,
         licence=licence,
+        of_two=of_two,
     )
     return model_card(small_job(**changes), facts)
 
@@ -61,6 +63,13 @@ def test_its_head_names_the_base_and_what_reads_it() -> None:
     assert (said["library_name"], said["pipeline_tag"]) == ("diffusers", "text-to-image")
     assert said["tags"] == ["reinforcement-learning", "lora"]
     assert head(card("peft", model=LORA))["library_name"] == "peft"
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+@pytest.mark.parametrize("format", ["diffusers", "peft", "comfyui"])
+def test_both_transformers_have_a_word_of_use(format: ExportFormat, tuning: str) -> None:
+    use = card(format, of_two=True, model=LORA | {"tuning": tuning}).partition("## Use")[2]
+    assert ("transformer_2" in use, "high_noise" in use) in ((True, False), (False, True))
 
 
 def test_a_whole_pipeline_is_no_adapter() -> None:

@@ -247,3 +247,34 @@ def test_a_loss_that_does_not_is_refused_with_those_that_do(loss: str) -> None:
 def test_prompts_of_a_random_choice_are_not_chosen_by_their_previews() -> None:
     exploration = {"mode": "random", "prompt_pool": 2}
     assert problem_of({**SMALLEST, "exploration": exploration}).path == "exploration.prompt_pool"
+
+
+def with_preview_checkpoint(**exploration: Any) -> dict[str, Any]:
+    asked = {"preview_checkpoint": "hf:nvidia/AnyFlow", "preview_steps": 2, **exploration}
+    return with_field("exploration", asked)
+
+
+@pytest.mark.parametrize("mode", ["random", "uniform", "bandit"])
+@pytest.mark.parametrize("finish", ["newest", "previous"])
+def test_a_model_of_their_own_makes_previews_that_choose(mode: str, finish: str) -> None:
+    job = job_from_data(with_preview_checkpoint(mode=mode, finish=finish))
+    assert job.work.preview_model is not None
+    assert job.work.preview_model.checkpoint == "hf:nvidia/AnyFlow"
+
+
+@pytest.mark.parametrize(
+    ("exploration", "path", "problem"),
+    [
+        ({"reuse": True}, "preview_checkpoint", "cannot be with `reuse: true`"),
+        ({"mode": "none"}, "preview_checkpoint", "needs previews"),
+        ({"preview_steps": 8}, "preview_steps", "must be below `sampler.steps` (8) with"),
+        ({"preview_steps": None}, "preview_steps", "1 to 8 are usual"),
+        ({"preview_checkpoint": "hf:AnyFlow"}, "preview_checkpoint", "is no name of the hub"),
+    ],
+)
+def test_what_a_model_of_previews_cannot_be_with_is_named(
+    exploration: dict[str, Any], path: str, problem: str
+) -> None:
+    error = problem_of(with_preview_checkpoint(**exploration))
+    assert error.path == f"exploration.{path}"
+    assert problem in error.problem

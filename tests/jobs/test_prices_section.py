@@ -117,7 +117,12 @@ def test_a_snapshot_that_is_not_there_offers_the_nearest() -> None:
     found = problem_of(with_field("prices.snapshot", "aws/p5.48xlarge/us-east-9"))
     assert found.path == "prices.snapshot"
     assert "did you mean `aws/p5.48xlarge/us-east-2`" in found.problem
-    assert "did you mean" in problem_of(with_field("prices.snapshot", "?")).problem
+
+
+def test_a_snapshot_that_is_like_none_says_how_they_are_named() -> None:
+    problem = problem_of(with_field("prices.snapshot", "?")).problem
+    assert "did you mean" not in problem
+    assert "`provider/instance/place`" in problem
 
 
 def test_a_snapshot_in_another_currency_is_refused() -> None:

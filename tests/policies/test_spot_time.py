@@ -490,6 +490,17 @@ def test_training_waits_where_the_previews_beside_it_are_few() -> None:
     assert alone.waited_for == alone.previews > 2
 
 
+@pytest.mark.parametrize(
+    ("spot_gpus", "waits"), [(0, True), (2, True), (4, False), (8, False), (16, False)]
+)
+def test_on_the_test_bed_training_waits_only_with_fewer_than_two_spot_nodes(
+    spot_gpus: int, waits: bool
+) -> None:
+    alone = replace(with_links(None).gradients, slices=1, rank_slice_s=20.0)
+    work = replace(WORK, gradients=alone, spot_workers=spot_gpus, samples=16, preview_s=5.7)
+    assert (plan_spot_time(work).waited_for > 0) == waits
+
+
 def test_training_does_not_wait_for_previews_that_teach_hardly_more() -> None:
     work = replace(with_links(None), preview_s=5.0)
     plan = plan_spot_time(work)
@@ -500,6 +511,12 @@ def test_training_does_not_wait_for_previews_that_teach_hardly_more() -> None:
 def test_training_waits_where_prompt_groups_would_not_be_whole() -> None:
     work = replace(with_links(None), gain=lambda previews: 1.0, preview_s=50.0)
     assert plan_spot_time(work).waited_for == 1
+
+
+def test_training_does_not_wait_for_previews_that_are_no_samples_and_gain_nothing() -> None:
+    rolls_out = replace(with_links(None), samples_from="regenerated", finish_s=50.0)
+    work = replace(rolls_out, gain=lambda previews: 1.0, preview_s=50.0)
+    assert plan_spot_time(work).waited_for == 0
 
 
 # --- words and bad input ---

@@ -14,7 +14,7 @@ from spotlight.jobs.clip_rewards import PUBLISHED
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
 from spotlight.preflight.memory import memory_plan
-from spotlight.preflight.scorers import check_scorers, scorer_parameters
+from spotlight.preflight.scorers import check_scorers, scorer_bytes, scorer_parameters
 
 SPEC = {"kind": "pickscore"}
 
@@ -82,6 +82,35 @@ def test_the_memory_of_a_scorer_is_that_of_its_file_or_of_the_published_weights(
     assert scorer_parameters(own) == 205
     assert scorer_parameters(theirs) == PUBLISHED["pickscore"].parameters
     assert scorer_parameters(read) == 0
+
+
+@pytest.mark.usefixtures("empty_cache")
+def test_of_hpsv3_the_file_of_weights_and_the_folder_of_its_base_are_looked_for(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    def refused(**clip: str) -> JobError:
+        with pytest.raises(JobError) as caught:
+            check_scorers(make_job(rewards=[{"kind": "hpsv3", "clip": clip}]), Permissions())
+        return caught.value
+
+    found = refused()
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "MizzenAI/HPSv3" in found.problem
+    found = refused(checkpoint=str(tmp_path))
+    assert found.path == "rewards[0].clip.processor", "it does not come with its weights"
+    assert "Qwen/Qwen2-VL-7B-Instruct" in found.problem
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_text("of something else")
+    found = refused(checkpoint=str(tmp_path), processor=str(tmp_path))
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert "holds no weights (HPSv3.safetensors)" in found.problem
+
+
+def test_the_numbers_of_hpsv3_have_two_bytes(make_job: MakeJob) -> None:
+    [reward] = make_job(rewards=[{"kind": "hpsv3"}]).rewards
+    assert scorer_bytes(reward) == 2 * PUBLISHED["hpsv3"].parameters
 
 
 @pytest.mark.parametrize(("device", "counts"), [("accelerator", True), ("cpu", False)])

@@ -25,6 +25,7 @@ NAMES = (
     "flux",
     "flux2-klein",
     "wan",
+    "wan-a14b",
     "krea2",
     "z-image",
 )
@@ -37,7 +38,7 @@ PADDED = {"text_tokens": 64}
 def originals(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny checkpoint of each family; nobody may change it."""
     folder = tmp_path_factory.mktemp("families")
-    for name in NAMES:
+    for name in (*NAMES, "anyflow"):
         make_tiny_checkpoint(name, folder / name)
     return folder
 
@@ -82,7 +83,7 @@ def refusal(job: JobSpec) -> str:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sound_job_passes(make_job: MakeJob, name: str) -> None:
     info = check(make_job(name)).checkpoint
-    assert info.family.name == name
+    assert info.family.name == name.removesuffix("-a14b")
     assert info.needs_transformers
     positions = 24 * 24 * 32 if name == "sd3" else 0
     assert info.trainable == info.parameters - positions
@@ -199,10 +200,66 @@ def test_a_model_that_was_distilled_to_few_steps_is_refused(
     assert "give the base one to be trained" in refusal(make_job(name))
 
 
-def test_two_transformers_are_refused(make_job: MakeJob, folder: Path) -> None:
-    two = ["diffusers", "WanTransformer3DModel"]
-    edit_json(folder / "wan" / "model_index.json", transformer_2=two)
-    assert "names two transformers" in refusal(make_job("wan"))
+def test_a_model_of_average_velocities_is_no_model_to_train(make_job: MakeJob) -> None:
+    with pytest.raises(JobError, match=r"^model\.checkpoint: is of anyflow, .* train another"):
+        check(make_job("anyflow"))
+
+
+def test_times_that_are_not_known_are_refused(make_job: MakeJob, folder: Path) -> None:
+    edit_json(folder / "anyflow" / "transformer" / "config.json", deltatime_type="squared")
+    assert "deltatime_type" in refusal(make_job("anyflow"))
+
+
+def test_two_transformers_are_refused_where_only_one_could_be_trained(
+    make_job: MakeJob, folder: Path
+) -> None:
+    two = ["diffusers", "SD3Transformer2DModel"]
+    edit_json(folder / "sd3" / "model_index.json", transformer_2=two)
+    assert "model_index.json names two transformers, of which" in refusal(make_job("sd3"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"boundary_ratio": None}, "names two transformers, but no boundary_ratio between 0 and 1"),
+        ({"boundary_ratio": 1.5}, "names two transformers, but no boundary_ratio between 0 and 1"),
+        ({"boundary_ratio": "Secret"}, "names two transformers, but no boundary_ratio between"),
+        ({"transformer_2": [None, None]}, "has a boundary_ratio, but names no transformer_2"),
+        ({"transformer_2": ["diffusers", "Secret"]}, "names no transformer_2 that is known here"),
+        ({"_class_name": "WanImageToVideoPipeline"}, "is of another pipeline than WanPipeline"),
+    ],
+)
+def test_two_transformers_that_do_not_follow_each_other_are_named(
+    make_job: MakeJob, folder: Path, changes: dict[str, Any], problem: str
+) -> None:
+    edit_json(folder / "wan-a14b" / "model_index.json", **changes)
+    said = refusal(make_job("wan-a14b"))
+    assert f"wan-a14b/model_index.json {problem}" in said
+    assert "Secret" not in said and "\n" not in said
+
+
+@pytest.mark.parametrize("changes", [{"num_layers": 3}, {"in_channels": 36}, {"image_dim": 8}])
+def test_two_transformers_of_different_sizes_are_named(
+    make_job: MakeJob, folder: Path, changes: dict[str, Any]
+) -> None:
+    edit_json(folder / "wan-a14b" / "transformer_2" / "config.json", **changes)
+    [(field, value)] = changes.items()
+    said = refusal(make_job("wan-a14b"))
+    assert f"wan-a14b/transformer_2/config.json has {field} {value}, but that of the first" in said
+
+
+def test_a_guidance_of_a_second_transformer_wants_one(make_job: MakeJob) -> None:
+    assert check(make_job("wan-a14b", model={"guidance_2": 3.0}))
+    said = refusal(make_job("wan", model={"guidance_2": 3.0}))
+    assert said.startswith("model.guidance_2: ")
+    assert "has one transformer, whose guidance is `sampler.guidance`; leave it out" in said
+
+
+def test_the_weights_of_both_transformers_count(make_job: MakeJob) -> None:
+    one, two = (check(make_job(name)).checkpoint for name in ("wan", "wan-a14b"))
+    assert (one.transformers, two.transformers) == (1, 2)
+    assert (two.parameters, two.trainable) == (2 * one.parameters, 2 * one.trainable)
+    assert len(two.matrices) == 2 * len(one.matrices)
 
 
 @pytest.mark.parametrize(

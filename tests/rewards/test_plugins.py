@@ -113,7 +113,7 @@ def test_a_class_is_found_by_its_module_or_its_entry_point_and_made_with_its_opt
         ),
         ("own_scorers.parts:Short", "own_scorers.parts:Short.score must take 2 arguments"),
         ("own_scorers.parts:short", "own_scorers.parts:short must take 2 arguments"),
-        ("own_scorers.parts:exact", "own_scorers.parts:exact must take 2 arguments"),
+        ("own_scorers.parts:exact", "exact also needs `wanted`; give it in `options`"),
         ("own_scorers.parts:later", "own_scorers.parts:later must not be `async`"),
         ("own_scorers.parts:number", "own_scorers.parts:number is not a class with the method"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from spotlight.preflight.trainable import trainable_shapes
 from spotlight.rollouts.publication import Publications
 from spotlight.transport.tensors import BundleStore, fetch
 from spotlight.transport.tensors.bundles import unpack
+from spotlight_simulation.tiny_families import make_tiny_checkpoint
 
 FULL = ModelSpec(checkpoint="builtin:ocr-tiny")
 LORA = ModelSpec(
@@ -63,6 +65,18 @@ async def test_adapters_can_be_published_as_peft_gives_them(
     given = get_peft_model_state_dict(model.transformer)
     named = {prefix + name: tensor for name, tensor in given.items()}
     model.load_trainable_state(publications(store, LORA).require(0, "lora", named))
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+async def test_weights_of_two_transformers_keep_what_their_names_begin_with(
+    store: BundleStore, tmp_path: Path, tuning: Literal["full", "lora"]
+) -> None:
+    make_tiny_checkpoint("wan-a14b", tmp_path / "base")
+    spec = ModelSpec(checkpoint=str(tmp_path / "base"), tuning=tuning, lora=LoraSpec(rank=2))
+    state = load_model(spec, device="cpu").trainable_state()
+    for written in (state, {name.replace(".default.", "."): it for name, it in state.items()}):
+        named = publications(store, spec).require(0, tuning, written)
+        assert all(torch.equal(named[name], it) for name, it in state.items())
 
 
 State = dict[str, torch.Tensor]

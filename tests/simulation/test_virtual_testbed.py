@@ -71,6 +71,14 @@ def test_exploration_that_is_waited_for_shows_as_delay() -> None:
     assert totals.delay_s > 20
 
 
+@pytest.mark.slow
+def test_with_one_spot_node_training_waits_until_there_is_a_choice() -> None:
+    changes = {"iterations": 5, "training.warmup_updates": 0, "pools.spot.nodes": 1}
+    job = virtual_job("ocr", "spotlight", 0, changes)
+    *_, before_last, last = run(job).iterations
+    assert min(before_last.previews, last.previews) >= 2 * job.samples_per_iteration
+
+
 def test_jobs_are_validated_alike_however_they_denoise_their_samples() -> None:
     other = {"sampler.steps": 4, "sampler.solver": "dpmpp_2m"}
     first, *_ = run(small("rollouts", 1, **FEW)).validation

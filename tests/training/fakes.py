@@ -77,6 +77,7 @@ class FakeModel:
         width: int,
         frames: int = 1,
         guidance: float = 1.0,
+        next_sigmas: Tensor | None = None,
     ) -> Tensor:
         self.batch_sizes.append(len(latents))
         self.guidance.add(guidance)

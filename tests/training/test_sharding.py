@@ -6,6 +6,8 @@ import torch
 from diffusers import WanTransformer3DModel
 from torch.distributed.fsdp import FSDPModule
 
+from spotlight.diffusion.checkpoints import load_model
+from spotlight.jobs import ModelSpec
 from spotlight.training.sharded_weights import ShardedWeights
 from spotlight.training.sharding import shard
 from spotlight.training.trainer import Trainer
@@ -86,6 +88,32 @@ def test_every_block_is_gathered_by_itself(group):
     shard(transformer, group)
     modules = (*transformer.transformer_blocks, transformer)
     assert all(isinstance(module, FSDPModule) for module in modules)
+
+
+@pytest.mark.parametrize("times", [[900.0, 370.0], [370.0, 120.0]], ids=["both", "one"])
+def test_two_transformers_compute_what_they_do_whole_and_run_together(group, tmp_path, times):
+    make_tiny_checkpoint("wan-a14b", tmp_path)
+    generator = torch.Generator().manual_seed(0)
+    inputs = {
+        "hidden_states": torch.randn(2, 4, 2, 8, 8, generator=generator),
+        "encoder_hidden_states": torch.randn(2, 5, 32, generator=generator),
+        "timestep": torch.tensor(times),
+    }
+    outputs, gradients = [], []
+    for sharded in (False, True):
+        model = load_model(ModelSpec(checkpoint=str(tmp_path)), device="cpu").transformer
+        if sharded:
+            shard(model, group)
+            assert model.both
+        output = model(**inputs)[0]
+        output.square().mean().backward()
+        outputs.append(output)
+        gradients.append({name: it.grad for name, it in model.named_parameters()})
+    torch.testing.assert_close(*outputs)
+    assert all(it is not None for it in gradients[1].values()), "other ranks would wait for it"
+    for name, gradient in gradients[0].items():
+        wanted = torch.zeros_like(gradients[1][name].to_local()) if gradient is None else gradient
+        torch.testing.assert_close(gradients[1][name].to_local(), wanted)
 
 
 def test_activations_may_be_computed_twice(group):

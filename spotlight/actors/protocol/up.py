@@ -309,8 +309,8 @@ class LeaseFailed(Message, frozen=True):
     """Which part failed; with `commits`, those that came with the lease cannot be used, and nothing
     else is wrong."""
     failed: tuple[str, ...] = ()
-    """Ids of the requests that cannot be done, when that is known: the others are only given back.
-    """
+    """Ids of the requests that cannot be done, or whose commits cannot be used, when that is known:
+    the others are only given back."""
     traceback: Annotated[str, msgspec.Meta(max_length=LONGEST_TRACEBACK)] = ""
     """Where a scorer raised; empty if none did."""
 

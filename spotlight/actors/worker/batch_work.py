@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import starmap
 from operator import mul
 from typing import Any
 
@@ -148,13 +149,23 @@ class BatchWork:
         )
 
     async def _fetch_commits(self, commits: Sequence[Commit]) -> dict[str, bytes]:
-        """The bundles of commits, by key. Raises `CommitRefused` if one cannot be had."""
+        """The bundles of commits, by key. Raises `CommitRefused` of those that cannot be had."""
         offers = {commit.bundle.key: commit.bundle for commit in commits}
-        try:
-            bundles = await asyncio.gather(*map(self._engine.fetch, offers.values()))
-        except TransferFailed as error:
-            raise CommitRefused(str(error)) from error
-        return dict(zip(offers, bundles, strict=True))
+        bundles: dict[str, bytes] = {}
+        refused: dict[str, TransferFailed] = {}
+
+        async def fetch(key: str, offer: BundleOffer) -> None:
+            try:
+                bundles[key] = await self._engine.fetch(offer)
+            except TransferFailed as error:
+                refused[key] = error
+
+        await asyncio.gather(*starmap(fetch, offers.items()))
+        if refused:
+            rows = tuple(row for row, one in enumerate(commits) if one.bundle.key in refused)
+            first = next(iter(refused.values()))
+            raise CommitRefused(str(first), rows) from first
+        return bundles
 
     async def _decoded(self, job: MemberJob, batch: Batch, progress: Progress) -> _Finished:
         """What others have denoised."""
@@ -392,9 +403,10 @@ class BatchWork:
 
 
 def prompt_of(request: Request, image: bytes) -> Prompt:
-    """What scorers are told of it."""
+    """What scorers are told of it; only where it comes with an image does its text name one."""
     metadata = msgspec.json.decode(request.metadata) if request.metadata else {}
-    return Prompt(named(request.prompt).text, metadata, image)
+    text = named(request.prompt).text if image else request.prompt
+    return Prompt(text, metadata, image)
 
 
 def _detail(message: Grant) -> str:

@@ -51,24 +51,34 @@ def unpack_commits(
     shape: tuple[int, int],
 ) -> Progress:
     """The progress of a batch from the commits of its requests; `shape` is that of one sample's
-    latents. Raises `CommitRefused` with the reason.
+    latents. Raises `CommitRefused` with the reason, of those requests whose commits are at fault.
     """
-    opened = {key: _open(key, data, origin, shape) for key, data in bundles.items()}
-    rows = []
-    for request, commit in zip(requests, commits, strict=True):
-        record, progress = opened[commit.bundle.key]
-        if not 0 <= commit.row < len(record.requests):
-            raise CommitRefused(f"{commit.bundle.key} has no row {commit.row}")
-        if record.step != commit.step:
-            raise CommitRefused(
-                f"{commit.bundle.key} is of step {record.step}, not of step {commit.step}"
-            )
-        _require_same(commit.bundle.key, record.requests[commit.row], request)
-        rows.append(progress.select([commit.row]))
+    rows: list[Progress] = []
+    refused: dict[int, CommitRefused] = {}
+    for index, (request, commit) in enumerate(zip(requests, commits, strict=True)):
+        try:
+            opened = _open(commit.bundle.key, bundles[commit.bundle.key], origin, shape)
+            rows.append(_row(*opened, commit, request))
+        except CommitRefused as error:
+            refused[index] = error
+    if refused:
+        first = next(iter(refused.values()))
+        raise CommitRefused(str(first), tuple(refused)) from first
     try:
         return Progress.join(rows)
     except ValueError as error:
         raise CommitRefused(str(error)) from error
+
+
+def _row(record: _Record, progress: Progress, commit: Commit, request: Request) -> Progress:
+    """The progress of one request."""
+    key = commit.bundle.key
+    if not 0 <= commit.row < len(record.requests):
+        raise CommitRefused(f"{key} has no row {commit.row}")
+    if record.step != commit.step:
+        raise CommitRefused(f"{key} is of step {record.step}, not of step {commit.step}")
+    _require_same(key, record.requests[commit.row], request)
+    return progress.select([commit.row])
 
 
 def _open(

@@ -325,6 +325,12 @@ class Engine(Protocol):
         """Load a model in place of the last one. Raises `CheckpointError` or `JobError`."""
         ...
 
+    def load_previewer(self, model: Model, spec: ModelSpec | None) -> None:
+        """Have a loaded model make previews by another one, with the same text encoder and VAE; or
+        by itself again. Raises as `load`.
+        """
+        ...
+
     def restore(self, model: Model, spec: ModelSpec) -> None:
         """Have a model that was trained, or denoised with other weights, have those of its
         checkpoint again. Raises as `load`.

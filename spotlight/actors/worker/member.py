@@ -44,7 +44,7 @@ from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
-from spotlight.jobs import WorkSpec
+from spotlight.jobs import ModelSpec, WorkSpec
 from spotlight.tracebacks import foreign_traceback
 from spotlight.types import BundleOffer
 
@@ -134,13 +134,22 @@ class Member(Actor):
         """Unless it is warm already, and the images that prompts come with."""
         self._context.use_threads(spec.threads)
         await self._shared.fetch_images(images)
+        previewer = spec.preview_model
         self._model = self._shared.loaded(spec.model)
-        if self._model is not None:
+        if self._model is not None and self._shared.previews_by(previewer):
             return
         with self._context.busy("loading", "model"):
             await self._shared.fetch(spec.model)
-            load = self._context.on_accelerator(lambda: self._shared.load(spec.model))
+            if previewer is not None:
+                await self._shared.fetch(previewer)
+            load = self._context.on_accelerator(lambda: self._load(spec.model, previewer))
             self._model = await asyncio.wait_for(load, self._context.timings.worker.load_limit_s)
+
+    def _load(self, spec: ModelSpec, previewer: ModelSpec | None) -> Model:
+        """In the accelerator's thread."""
+        model = self._shared.load(spec)
+        self._shared.load_previewer(model, previewer)
+        return model
 
     def begin_job(self, plan: JobPlan, spec: WorkSpec) -> None:
         """A new job, or another plan of the same, which may name other stores."""
@@ -299,7 +308,7 @@ class Member(Actor):
 
     def _failed(self, batch: Batch, error: Exception) -> LeaseFailed:
         requests = batch.message.requests
-        rows = error.rows if isinstance(error, NotFinite) else ()
+        rows = error.rows if isinstance(error, NotFinite | CommitRefused) else ()
         problem = f"{type(error).__name__}: {error}"
         if self._engine.fault_of(error) == "memory":
             problem = (

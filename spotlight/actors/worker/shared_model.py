@@ -4,7 +4,8 @@ All work on it runs in the accelerator's thread, one piece after the other. Whoe
 it has it hold the weights that he needs, whatever the last one left in it.
 
 Invariants:
-- A model is loaded once, whoever asks first.
+- A model is loaded once, whoever asks first; so is the one that makes its previews, which keeps
+  the weights of its checkpoint.
 - What is in a model is known, or known to be unknown: a version that a member denoises with is
   copied in again after the model was trained, and a trainer that begins without a state begins with
   the weights of the checkpoint.
@@ -42,6 +43,8 @@ class SharedModel:
         self._context = context
         self._engine = engine
         self._loaded: tuple[ModelSpec, Model] | None = None
+        self._previewer: ModelSpec | None = None
+        """What makes previews beside it."""
         self._copying = threading.Lock()
         """A thread that was left behind may still copy weights."""
         self._inside: weakref.WeakKeyDictionary[Model, weakref.ref[HeldVersion] | None]
@@ -74,10 +77,21 @@ class SharedModel:
         """The model, loaded in place of the last one unless it is that. Raises as `Engine.load`."""
         model = self.loaded(spec)
         if model is None:
-            self._loaded = None  # there is room for one
+            self._loaded = self._previewer = None  # there is room for one
             model = self._engine.load(spec)
             self._loaded = (spec, model)
         return model
+
+    def previews_by(self, previewer: ModelSpec | None) -> bool:
+        """Whether this makes the previews of the loaded model; in any thread."""
+        return self._previewer == previewer
+
+    def load_previewer(self, model: Model, previewer: ModelSpec | None) -> None:
+        """Have this make the previews of the loaded model. Raises as `Engine.load`."""
+        if not self.previews_by(previewer):
+            self._previewer = None
+            self._engine.load_previewer(model, previewer)
+            self._previewer = previewer
 
     def load_untrained(self, spec: ModelSpec) -> Model:
         """The model with the weights of its checkpoint. Raises as `Engine.load`."""

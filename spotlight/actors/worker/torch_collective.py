@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import cast
@@ -30,14 +31,15 @@ class TorchCollective:
     """See `engine.Collective`.
 
     Args:
+        parallel: of each transformer that may denoise.
         ring: of the degree, so many parts are a ring.
     """
 
-    def __init__(self, group: Group, parallel: SequenceParallel, ring: int) -> None:
+    def __init__(self, group: Group, parallel: Sequence[SequenceParallel], ring: int) -> None:
         self.group = group
         self._parallel = parallel
         self._ring = ring
-        self._device = next(parallel.transformer.parameters()).device
+        self._device = next(parallel[0].transformer.parameters()).device
 
     @property
     def rank(self) -> int:
@@ -78,7 +80,9 @@ class TorchCollective:
     def step(self, denoising: engine.Denoising) -> None:
         """See `engine.Collective`."""
         ahead = copy.copy(denoising)
-        with self._parallel.over(self.group, self._ring):
+        with ExitStack() as shared:
+            for parallel in self._parallel:
+                shared.enter_context(parallel.over(self.group, self._ring))
             ahead.step()
         synchronize()
         self.group.require_open()  # a collective that was aborted may end without an error
@@ -105,7 +109,7 @@ class TorchMeeting:
     def __init__(
         self,
         model: TorchModel,
-        parallel: SequenceParallel,
+        parallel: Sequence[SequenceParallel],
         *,
         host: str,
         where: str,

@@ -28,7 +28,12 @@ from spotlight.actors.worker.torch_trainer import TorchListener, TorchTrainer
 from spotlight.condition_images import named
 from spotlight.condition_images import unpack as unpack_images
 from spotlight.diffusion.checkpoint_names import find_checkpoint
-from spotlight.diffusion.checkpoints import default_device, load_model, untrained_state
+from spotlight.diffusion.checkpoints import (
+    default_device,
+    load_model,
+    untrained_state,
+    with_other_transformer,
+)
 from spotlight.diffusion.embedding_cache import EmbeddingCache
 from spotlight.diffusion.png import to_png
 from spotlight.diffusion.progress import Progress
@@ -70,7 +75,8 @@ class TorchEngine:
         """The files of images that prompts come with, by their digests; models read them here."""
         self._has_images: tuple[int, int] | None = None
         """The size and the checksum of the bundle that they are from."""
-        self._parallel: SequenceParallel | None = None
+        self._parallel: tuple[SequenceParallel, ...] = ()
+        """Of each transformer of the model."""
         self._touching: set[asyncio.Future[None]] = set()
 
     @property
@@ -113,11 +119,20 @@ class TorchEngine:
 
     def load(self, spec: ModelSpec) -> TorchModel:
         """See `engine.Engine`."""
-        self._parallel = None
+        self._parallel = ()
         gc.collect()  # the old model holds on to itself by its hooks
         model = TorchModel(load_model(spec, cache=self._embeddings, images=self._images))
         log.info("model_loaded", checkpoint=spec.checkpoint, process=os.getpid())
         return model
+
+    def load_previewer(self, model: engine.Model, spec: ModelSpec | None) -> None:
+        """See `engine.Engine`."""
+        loaded = cast(TorchModel, model)
+        loaded.previewer, self._parallel = None, self._parallel[:1]
+        gc.collect()  # the old one holds on to itself by its hooks
+        if spec is not None:
+            loaded.previewer = with_other_transformer(loaded.model, spec)
+            log.info("previewer_loaded", checkpoint=spec.checkpoint, process=os.getpid())
 
     def restore(self, model: engine.Model, spec: ModelSpec) -> None:
         """See `engine.Engine`."""
@@ -140,9 +155,11 @@ class TorchEngine:
     ) -> TorchMeeting:
         """See `engine.Engine`. Raises `CannotShard` if the model cannot be shared out."""
         loaded = cast(TorchModel, model)
-        transformer = loaded.model.transformer
-        if self._parallel is None or self._parallel.transformer is not transformer:
-            self._parallel = SequenceParallel(transformer)
+        known = {parallel.transformer: parallel for parallel in self._parallel}
+        self._parallel = tuple(
+            known.get(transformer) or SequenceParallel(transformer)
+            for transformer in loaded.transformers
+        )
         return TorchMeeting(
             loaded,
             self._parallel,

@@ -17,9 +17,10 @@ from spotlight.actors.worker.torch_trainer import assemble
 from spotlight.diffusion.model import DiffusionModel
 from spotlight.diffusion.progress import Progress
 from spotlight.diffusion.samplers import Denoising, require_finite, resume, start
+from spotlight.errors import JobError
 from spotlight.training.slices import pack, slice_gradient
 from spotlight.transport.tensors.bundles import unpack
-from spotlight.types import Commit, Request
+from spotlight.types import Commit, Request, SamplingSettings
 
 
 class TorchModel:
@@ -27,6 +28,14 @@ class TorchModel:
 
     def __init__(self, model: DiffusionModel) -> None:
         self.model = model
+        self.previewer: DiffusionModel | None = None
+        """What makes previews instead, with the same text encoder and VAE."""
+
+    @property
+    def transformers(self) -> tuple[torch.nn.Module, ...]:
+        """Of the model, and of what makes previews instead."""
+        both = (self.model, self.previewer)
+        return tuple(model.transformer for model in both if model is not None)
 
     @property
     def device(self) -> torch.device:
@@ -51,9 +60,17 @@ class TorchModel:
         """See `engine.Model`."""
         prompts, seeds = [r.prompt for r in requests], [r.seed for r in requests]
         settings = requests[0].settings
+        model = self._denoising(settings)
         if progress is None:
-            return start(self.model, prompts, seeds, settings)
-        return resume(self.model, prompts, seeds, settings, cast(Progress, progress))
+            return start(model, prompts, seeds, settings)
+        return resume(model, prompts, seeds, settings, cast(Progress, progress))
+
+    def _denoising(self, settings: SamplingSettings) -> DiffusionModel:
+        if not settings.preview_model:
+            return self.model
+        if self.previewer is None:
+            raise JobError("exploration.preview_checkpoint", "is not loaded in this worker")
+        return self.previewer
 
     def decode(self, requests: Sequence[Request], progress: engine.Progress) -> np.ndarray:
         """See `engine.Model`; uint8 [B, H, W, 3], or [B, F, H, W, 3] of videos."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
 
 import msgspec
 
 from spotlight.diffusion.activations import Activations, Pass
-from spotlight.diffusion.checkpoint_files import Shape, read_json, read_weights, wrong
+from spotlight.diffusion.checkpoint_files import Shape, read_index, read_json, read_weights, wrong
 from spotlight.diffusion.geometry import Geometry, Grid
 from spotlight.diffusion.vocabulary import TokenVocabulary
 from spotlight.errors import JobError
@@ -35,6 +35,9 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=GREATEST)]
 
 INDEX = "model_index.json"
 """The file of a checkpoint that names its parts."""
+SECOND = "transformer_2"
+"""The part of the transformer for less noise, where there are two."""
+_TRANSFORMERS = ("transformer", SECOND)
 TOKEN_ENCODER = "TokenTextEncoder"
 """Our own text encoder, a table lookup for tiny checkpoints."""
 
@@ -54,6 +57,26 @@ class CheckpointFolder:
     path: Path
     parts: Mapping[str, str]
     """The class of each part that it has."""
+    boundary: float | None = None
+    """The flow time from which on the first of two transformers denoises, and below which the
+    second; None where there is one."""
+
+    @property
+    def transformers(self) -> dict[str, str]:
+        """What the names of its weights begin with in the model, by the part of each transformer:
+        the part where there are two, the first one for more noise; else nothing.
+        """
+        found = [part for part in _TRANSFORMERS if part in self.parts]
+        return {part: f"{part}." if len(found) > 1 else "" for part in found}
+
+    def transformer_shapes(self) -> dict[str, Shape]:
+        """Shape of every tensor of its transformers, by its name in the model; raises as
+        `shapes`."""
+        return {
+            prefix + name: shape
+            for part, prefix in self.transformers.items()
+            for name, shape in self.shapes(part).items()
+        }
 
     def config(self, part: str, kind: type[T]) -> T:
         """config.json of a part; raises `CheckpointError` naming the file, also where it is of
@@ -62,7 +85,7 @@ class CheckpointFolder:
         path, expected = self.config_path(part), self.parts[part]
         named = read_json(path, _Named)
         classes = named.architectures or (named.class_name or expected,)
-        if expected not in classes:
+        if not any(_holds(each, expected) for each in classes):
             raise wrong(path, f"is not of a {expected}; copy the {part} of this very checkpoint")
         if named.quantization_config is not None:
             raise wrong(
@@ -81,9 +104,20 @@ class CheckpointFolder:
         return read_weights(self.path / part).shapes
 
 
+def _holds(saved: str, expected: str) -> bool:
+    """Whether the files of a class have what another one loads: a `Qwen3ForCausalLM` of
+    transformers is a `Qwen3Model` and a head, which is left out.
+    """
+    stem = expected.removesuffix("Model")
+    return saved == expected or (stem != expected and saved.startswith(f"{stem}For"))
+
+
 class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What transformer/config.json says in most families; its defaults are those of diffusers."""
 
+    in_channels: Size
+    out_channels: Size | None = None
+    """None: as many as it is given."""
     num_layers: Size
     num_attention_heads: Size
     attention_head_dim: Size
@@ -92,6 +126,16 @@ class TransformerConfig(msgspec.Struct, frozen=True, kw_only=True):
     def width(self) -> int:
         """Channels of a token inside the transformer."""
         return self.num_attention_heads * self.attention_head_dim
+
+    def require(self, path: Path, field: str, other: str, wanted: int) -> None:
+        """Raise the `CheckpointError` of a field that does not fit another part."""
+        require_equal(path, field, getattr(self, field), other, wanted)
+
+    def require_channels(self, path: Path, other: str, wanted: int) -> None:
+        """Raise the `CheckpointError` of channels that do not fit another part, or each other."""
+        self.require(path, "in_channels", other, wanted)
+        produced = self.out_channels or self.in_channels
+        require_equal(path, "out_channels", produced, "in_channels", self.in_channels)
 
 
 @dataclass(frozen=True)
@@ -102,6 +146,9 @@ class ModelInput:
     """Packed noisy latents [B, T, C], float32."""
     sigmas: Tensor
     """The noise levels [B] that the transformer is told, float32."""
+    next_sigmas: Tensor
+    """Those [B] where the step ends, for transformers that predict the average velocity of a step;
+    the same as `sigmas` for the velocity of a moment."""
     conditioning: Mapping[str, Tensor]
     """The tensors of `Family.padded`, each with a batch [B, ...]."""
     grid: Grid
@@ -125,8 +172,13 @@ class ModelInput:
         """
         for row, tokens in enumerate(self.conditioning["mask"].sum(1).tolist()):
             one = slice(row, row + 1)
-            text = {"embeds": self.conditioning["embeds"][one, :tokens]}
-            yield ModelInput(self.latents[one], self.sigmas[one], text, self.grid, self.guidance)
+            yield replace(
+                self,
+                latents=self.latents[one],
+                sigmas=self.sigmas[one],
+                next_sigmas=self.next_sigmas[one],
+                conditioning={"embeds": self.conditioning["embeds"][one, :tokens]},
+            )
 
 
 @dataclass(frozen=True)
@@ -164,6 +216,8 @@ class Family(ABC):
     """Class of its pipeline in diffusers; adapters are exported for it."""
     transformer: ClassVar[str]
     """Class of its transformer in diffusers: by this a checkpoint is known to be of the family."""
+    has_experts: ClassVar[bool] = False
+    """Whether a checkpoint may have a second transformer of this class, for less noise."""
     vae: ClassVar[str]
     """Class of its autoencoder in diffusers."""
     schedulers: ClassVar[tuple[str, ...]] = ("FlowMatchEulerDiscreteScheduler",)
@@ -191,6 +245,9 @@ class Family(ABC):
     transformer; the last are `most_tokens`. None where padding means something to it."""
     one_by_one: ClassVar[bool] = False
     """Whether each forward pass is of one sample, with the tokens of its own prompt only."""
+    any_step: ClassVar[bool] = False
+    """Whether the transformer predicts the average velocity of a whole step, with guidance in its
+    weights. Then it makes previews of few steps for other models, and cannot be trained."""
     attention: ClassVar[Mapping[str, tuple[str, ...]]]
     """The token sequences that the queries, keys and values of a module are made of, for sequence
     parallelism. A module with none has whole keys on every member."""
@@ -201,8 +258,9 @@ class Family(ABC):
     members have it whole."""
     heads: ClassVar[str] = "num_attention_heads"
     """The number of attention heads, as config.json names it."""
-    cuts: ClassVar[Mapping[str, Mapping[str, int]] | None] = None
-    """Which arguments of a module are cut, along which dimension; None for diffusers' own plan."""
+    cuts: ClassVar[Mapping[str, Mapping[str | int, int]] | None] = None
+    """Which arguments of a module, by name, and which of its outputs, by index, are cut along which
+    dimension; None for diffusers' own plan."""
     gathers: ClassVar[Mapping[str, int]] = {}
     """Modules whose output becomes whole again, along which dimension; with `cuts` only."""
     joined: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -251,9 +309,23 @@ class Family(ABC):
 
     def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
         """The conditioning of one prompt, of the same shapes for every prompt: padded to `tokens`,
-        if it has `text_lengths`. Raises `JobError` for a prompt that has more.
+        if it has `text_lengths`, by zeros, and with a mask that says which are real. Raises
+        `JobError` for a prompt that has more.
         """
-        return encoded
+        if not self.text_lengths:
+            return encoded
+        hidden = encoded["embeds"]
+        if len(hidden) > tokens:
+            raise JobError(
+                "sampler.text_tokens",
+                f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
+                " or shorten the prompt",
+            )
+        embeds = hidden.new_zeros(tokens, *hidden.shape[1:])
+        embeds[: len(hidden)] = hidden
+        mask = hidden.new_zeros(tokens).bool()
+        mask[: len(hidden)] = True
+        return {**encoded, "embeds": embeds, "mask": mask}
 
     @abstractmethod
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
@@ -281,8 +353,10 @@ class Family(ABC):
         """Whether the transformer takes the guidance scale as an input, and needs one pass only."""
         return False
 
-    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
-        """Classifier-free guidance, as its pipeline combines the two velocities."""
+    def guide(self, positive: Tensor, negative: Tensor, scale: float | Tensor) -> Tensor:
+        """Classifier-free guidance, as its pipeline combines the two velocities; the scale may be
+        one for each sample [B, 1, 1].
+        """
         return negative + scale * (positive - negative)
 
     @abstractmethod
@@ -296,6 +370,14 @@ def require_equal(path: Path, field: str, value: int, other: str, wanted: int) -
     """Raise the `CheckpointError` of a configuration at `path` that does not fit another part."""
     if value != wanted:
         raise wrong(path, f"has {field} {value}, but {other} is {wanted}; they must be equal")
+
+
+def refuse_distilled(index: Path) -> None:
+    """Raise the `CheckpointError` of a model_index.json that says `is_distilled`."""
+    if read_index(index).get("is_distilled"):
+        raise wrong(
+            index, "is of the distilled checkpoint (is_distilled); give the base one to be trained"
+        )
 
 
 def require_axes(path: Path, axes: Sequence[int], head: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from spotlight.diffusion.activations import Activations, Block, Pass
+from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.families.autoencoders import decode_kl, inspect_kl
 from spotlight.diffusion.families.base import (
     CheckpointFolder,
@@ -20,9 +20,9 @@ from spotlight.diffusion.families.base import (
     Size,
     TransformerConfig,
     require_axes,
-    require_equal,
 )
-from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
+from spotlight.diffusion.families.joint_blocks import JOINT_ATTENTION, FeedForward, JointBlocks
+from spotlight.diffusion.families.passes import forward, places
 from spotlight.diffusion.families.prompts import T5, Clip, read_clip, read_t5, too_long_for_t5
 from spotlight.diffusion.geometry import Geometry
 
@@ -39,7 +39,6 @@ class _Transformer(TransformerConfig, frozen=True, kw_only=True):
 
     patch_size: Size = 1
     in_channels: Size = 64
-    out_channels: Size | None = None
     num_layers: Size = 19
     num_single_layers: Size = 38
     attention_head_dim: Size = 128
@@ -63,14 +62,7 @@ class Flux(Family):
     }
     tokenizers = ("tokenizer", "tokenizer_2")
     lora_targets = (
-        "attn.to_q",
-        "attn.to_k",
-        "attn.to_v",
-        "attn.to_out.0",
-        "attn.add_q_proj",
-        "attn.add_k_proj",
-        "attn.add_v_proj",
-        "attn.to_add_out",
+        *JOINT_ATTENTION,
         "ff.net.0.proj",
         "ff.net.2",
         "ff_context.net.0.proj",
@@ -94,24 +86,11 @@ class Flux(Family):
         clip, t5 = folder.config("text_encoder", Clip), folder.config("text_encoder_2", T5)
         latent_channels, scale, decoded = inspect_kl(folder)
         packed = latent_channels * _PACKED**2
-        require_equal(path, "patch_size", config.patch_size, "that of known models", 1)
-        require_equal(path, "in_channels", config.in_channels, "four times the VAE's", packed)
-        produced = config.out_channels or config.in_channels
-        require_equal(path, "out_channels", produced, "in_channels", config.in_channels)
-        require_equal(
-            path,
-            "joint_attention_dim",
-            config.joint_attention_dim,
-            "d_model of text_encoder_2",
-            t5.d_model,
-        )
-        require_equal(
-            path,
-            "pooled_projection_dim",
-            config.pooled_projection_dim,
-            "hidden_size of text_encoder",
-            clip.hidden_size,
-        )
+        config.require(path, "patch_size", "that of known models", 1)
+        config.require_channels(path, "four times the VAE's", packed)
+        config.require(path, "joint_attention_dim", "d_model of text_encoder_2", t5.d_model)
+        pooled = clip.hidden_size
+        config.require(path, "pooled_projection_dim", "hidden_size of text_encoder", pooled)
         require_axes(path, config.axes_dims_rope, config.attention_head_dim)
         return Facts(
             Geometry(_PACKED, _PACKED * scale, packed),
@@ -119,7 +98,7 @@ class Flux(Family):
             _T5_TOKENS,
             config,
             embeds_guidance=config.guidance_embeds,
-            conditioning=_T5_TOKENS * t5.d_model + clip.hidden_size,
+            conditioning=_T5_TOKENS * t5.d_model + pooled,
             decoded=decoded,
         )
 
@@ -137,20 +116,17 @@ class Flux(Family):
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
         dtype, latents = transformer.dtype, given.latents
-        text = given.text("embeds", dtype)
-        velocity: Tensor = transformer(
-            hidden_states=latents.to(dtype),
+        return forward(
+            transformer,
+            given,
             timestep=given.rounded_sigmas(dtype),
             guidance=latents.new_full((len(latents),), given.guidance)
             if self.embeds_guidance(transformer)
             else None,
-            encoder_hidden_states=text,
             pooled_projections=given.text("pooled", dtype),
-            txt_ids=latents.new_zeros(text.shape[1], 3),
-            img_ids=_places(given),
-            return_dict=False,
-        )[0]
-        return velocity
+            txt_ids=latents.new_zeros(given.conditioning["embeds"].shape[1], 3),
+            img_ids=places(given, 3),
+        )
 
     def embeds_guidance(self, transformer: Any) -> bool:
         """See `Family`."""
@@ -168,22 +144,11 @@ class Flux(Family):
             native_norm=True,
             copies_output=False,
         )
-        blocks = [kind.block()] * config.num_layers
         single = [kind.single_block()] * config.num_single_layers
-        outside = Block(step)
-        outside.given(("x_embedder",), "latents", step.tokens, config.in_channels)
-        outside.given(("context_embedder",), "text", _T5_TOKENS, config.joint_attention_dim)
-        return kind.activations([*blocks, *single], outside)
+        return kind.of_flux(
+            config.num_layers, single, config.in_channels, config.joint_attention_dim
+        )
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""
         return decode_kl(vae, latents)
-
-
-def _places(given: ModelInput) -> Tensor:
-    """Of each token (0, row, column), [T, 3]."""
-    latents, grid = given.latents, given.grid
-    places = latents.new_zeros(grid.rows, grid.columns, 3)
-    places[..., 1] = latents.new_tensor(range(grid.rows))[:, None]
-    places[..., 2] = latents.new_tensor(range(grid.columns))
-    return places.reshape(-1, 3)

@@ -11,10 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import msgspec
-
-from spotlight.diffusion.activations import Activations, Block, Pass
-from spotlight.diffusion.checkpoint_files import read_index, wrong
+from spotlight.diffusion.activations import Activations, Pass
+from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import decode_bands, inspect_bands
 from spotlight.diffusion.families.base import (
@@ -25,11 +23,12 @@ from spotlight.diffusion.families.base import (
     ModelInput,
     Size,
     TransformerConfig,
+    refuse_distilled,
     require_axes,
-    require_equal,
 )
-from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
-from spotlight.diffusion.families.prompts import read_chat
+from spotlight.diffusion.families.joint_blocks import JOINT_ATTENTION, FeedForward, JointBlocks
+from spotlight.diffusion.families.passes import forward, places
+from spotlight.diffusion.families.prompts import Qwen3, read_chat, stacked
 from spotlight.diffusion.families.qwen_tokens import QWEN_CHAT_WITHOUT_THOUGHTS
 from spotlight.diffusion.geometry import Geometry
 
@@ -51,7 +50,6 @@ class _Transformer(TransformerConfig, frozen=True, kw_only=True):
 
     patch_size: Size = 1
     in_channels: Size = 128
-    out_channels: Size | None = None
     num_layers: Size = 8
     num_single_layers: Size = 48
     attention_head_dim: Size = 128
@@ -60,13 +58,6 @@ class _Transformer(TransformerConfig, frozen=True, kw_only=True):
     mlp_ratio: float = 3.0
     guidance_embeds: bool = True
     axes_dims_rope: tuple[int, int, int, int] = (32, 32, 32, 32)
-
-
-class _TextEncoder(msgspec.Struct, frozen=True):
-    """text_encoder/config.json; defaults are those of transformers."""
-
-    hidden_size: Size = 4096
-    num_hidden_layers: Size = 32
 
 
 class Flux2Klein(Family):
@@ -79,14 +70,7 @@ class Flux2Klein(Family):
     text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "Qwen3ForCausalLM"}
     tokenizers = ("tokenizer",)
     lora_targets = (
-        "attn.to_q",
-        "attn.to_k",
-        "attn.to_v",
-        "attn.to_out.0",
-        "attn.add_q_proj",
-        "attn.add_k_proj",
-        "attn.add_v_proj",
-        "attn.to_add_out",
+        *JOINT_ATTENTION,
         "ff.linear_in",
         "ff.linear_out",
         "ff_context.linear_in",
@@ -101,37 +85,27 @@ class Flux2Klein(Family):
         "single_transformer_blocks.*.attn": ("encoder_hidden_states", "hidden_states"),
     }
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"transformer.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
-        path, index = folder.config_path("transformer"), folder.path / INDEX
+        path = folder.config_path("transformer")
         config = folder.config("transformer", _Transformer)
-        text = folder.config("text_encoder", _TextEncoder)
+        text = folder.config("text_encoder", Qwen3)
         channels, edge, decoded = inspect_bands(folder)
-        if read_index(index).get("is_distilled"):
-            raise wrong(
-                index,
-                "is of the distilled checkpoint (is_distilled); give the base one to be trained",
-            )
+        refuse_distilled(folder.path / INDEX)
         if config.guidance_embeds:
             raise wrong(path, "has guidance_embeds, which the pipeline gives no guidance to")
-        require_equal(path, "patch_size", config.patch_size, "that of known models", 1)
+        config.require(path, "patch_size", "that of known models", 1)
         bands = channels * _PATCH**2
-        require_equal(path, "in_channels", config.in_channels, "four times the VAE's", bands)
-        produced = config.out_channels or config.in_channels
-        require_equal(path, "out_channels", produced, "in_channels", config.in_channels)
-        require_equal(
-            path,
-            "joint_attention_dim",
-            config.joint_attention_dim,
-            "three times hidden_size of text_encoder",
-            len(_LAYERS) * text.hidden_size,
+        config.require_channels(path, "four times the VAE's", bands)
+        wanted = len(_LAYERS) * text.hidden_size
+        config.require(
+            path, "joint_attention_dim", "three times hidden_size of text_encoder", wanted
         )
-        if text.num_hidden_layers < _LAYERS[-1]:
-            raise wrong(
-                folder.config_path("text_encoder"),
-                f"has {text.num_hidden_layers} layers, but the transformer is given layer"
-                f" {_LAYERS[-1]}; copy the text_encoder of this very checkpoint",
-            )
+        text.require_layer(folder.config_path("text_encoder"), _LAYERS[-1])
         require_axes(path, config.axes_dims_rope, config.attention_head_dim)
         return Facts(
             Geometry(1, _PATCH * edge, bands),
@@ -150,26 +124,17 @@ class Flux2Klein(Family):
     def encode(self, parts: Mapping[str, Any], prompt: str) -> dict[str, Tensor]:
         """The hidden states of three layers, one behind the other in each token."""
         states = read_chat(parts, prompt, think=False, padded=True).hidden_states
-        layers = [states[layer][0] for layer in _LAYERS]
-        tokens, width = layers[0].shape
-        embeds = layers[0].new_zeros(tokens, len(layers), width).float()
-        for number, layer in enumerate(layers):
-            embeds[:, number] = layer
-        return {"embeds": embeds.flatten(1)}
+        return {"embeds": stacked([states[layer][0] for layer in _LAYERS]).flatten(1)}
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
-        dtype = transformer.dtype
-        text = given.text("embeds", dtype)
-        velocity: Tensor = transformer(
-            hidden_states=given.latents.to(dtype),
-            timestep=given.rounded_sigmas(dtype),
-            encoder_hidden_states=text,
-            txt_ids=_text_places(given, text.shape[1]),
-            img_ids=_places(given),
-            return_dict=False,
-        )[0]
-        return velocity
+        return forward(
+            transformer,
+            given,
+            timestep=given.rounded_sigmas(transformer.dtype),
+            txt_ids=_text_places(given),
+            img_ids=places(given, 4)[None],
+        )
 
     def dynamic_shift(self, scheduler: Any, tokens: int, steps: int) -> float:
         """mu that the pipeline computes whatever its scheduler says (`compute_empirical_mu`): of
@@ -199,29 +164,19 @@ class Flux2Klein(Family):
             native_norm=True,
             copies_output=False,
         )
-        blocks = [kind.block()] * config.num_layers
         single = [kind.fused_block()] * config.num_single_layers
-        outside = Block(step)
-        outside.given(("x_embedder",), "latents", step.tokens, config.in_channels)
-        outside.given(("context_embedder",), "text", _TOKENS, config.joint_attention_dim)
-        return kind.activations([*blocks, *single], outside)
+        return kind.of_flux(
+            config.num_layers, single, config.in_channels, config.joint_attention_dim
+        )
 
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""
         return decode_bands(vae, latents)
 
 
-def _places(given: ModelInput) -> Tensor:
-    """Of each image token (0, row, column, 0), [1, T, 4]."""
-    latents, grid = given.latents, given.grid
-    places = latents.new_zeros(1, grid.rows, grid.columns, 4)
-    places[..., 1] = latents.new_tensor(range(grid.rows))[:, None]
-    places[..., 2] = latents.new_tensor(range(grid.columns))
-    return places.flatten(1, 2)
-
-
-def _text_places(given: ModelInput, tokens: int) -> Tensor:
+def _text_places(given: ModelInput) -> Tensor:
     """Of each token of text (0, 0, 0, number), [1, tokens, 4]."""
-    places = given.latents.new_zeros(1, tokens, 4)
-    places[..., 3] = given.latents.new_tensor(range(tokens))
-    return places
+    tokens = given.conditioning["embeds"].shape[1]
+    found = given.latents.new_zeros(1, tokens, 4)
+    found[..., 3] = found.new_tensor(range(tokens))
+    return found

@@ -9,6 +9,17 @@ from dataclasses import dataclass
 
 from spotlight.diffusion.activations import FLOAT32, Activations, Block, BlockBytes, Pass
 
+JOINT_ATTENTION = (
+    "attn.to_q",
+    "attn.to_k",
+    "attn.to_v",
+    "attn.to_out.0",
+    "attn.add_q_proj",
+    "attn.add_k_proj",
+    "attn.add_v_proj",
+    "attn.to_add_out",
+)
+"""The layers of the attention of a block with two streams."""
 _FUSED = "attn.to_qkv_mlp_proj"
 """The first layer of a `fused_block`."""
 
@@ -70,7 +81,7 @@ class JointBlocks:
             self._from_attention(block, "text", self.text, "to_add_out", text_ff)
         if dual:
             self._dual(block)
-        return BlockBytes(self.step.rows * self.joint * width * self.step.nbytes, block.nbytes)
+        return block.entered_by(self.joint, width)
 
     def single_block(self) -> BlockBytes:
         """A block of FLUX.1 with one stream: attention and feed-forward layer are parallel."""
@@ -84,7 +95,7 @@ class JointBlocks:
         block.linear(("proj_out",), "both results", joint, width + self.feed_forward.inner)
         block.factor("projected", joint, width)
         block.keep("modulation", 1, 3 * width)
-        return BlockBytes(self.step.rows * joint * width * self.step.nbytes, block.nbytes)
+        return block.entered_by(joint, width)
 
     def fused_block(self) -> BlockBytes:
         """The same of FLUX.2: one layer makes queries, keys and values, and all that the gated
@@ -104,7 +115,18 @@ class JointBlocks:
         block.keep("gates", joint, inner)
         block.linear(("attn.to_out",), "both results", joint, width + inner)
         block.factor("projected", joint, width)
-        return BlockBytes(self.step.rows * joint * width * self.step.nbytes, block.nbytes)
+        return block.entered_by(joint, width)
+
+    def of_flux(
+        self, double: int, single: Sequence[BlockBytes], channels: int, text: int
+    ) -> Activations:
+        """Of FLUX.1 and FLUX.2: blocks with two streams, and then with one; a layer brings latents
+        of so many `channels`, and another one `text` of so many numbers, to the width.
+        """
+        outside = Block(self.step)
+        outside.given(("x_embedder",), "latents", self.step.tokens, channels)
+        outside.given(("context_embedder",), "text", self.text, text)
+        return self.activations([*[self.block()] * double, *single], outside)
 
     def activations(self, blocks: Sequence[BlockBytes], outside: Block) -> Activations:
         """Of a transformer with these blocks, and what is kept before them (`outside`)."""

@@ -13,23 +13,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import msgspec
-
-from spotlight.diffusion.activations import Activations, Block, BlockBytes, Pass
+from spotlight.diffusion.activations import Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import read_index, wrong
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import decode_qwen, inspect_qwen
 from spotlight.diffusion.families.base import (
+    INDEX,
     CheckpointFolder,
     Facts,
     Family,
     ModelInput,
     Size,
     TransformerConfig,
+    refuse_distilled,
     require_axes,
-    require_equal,
 )
-from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
+from spotlight.diffusion.families.passes import forward, places
+from spotlight.diffusion.families.prompts import Qwen3Vl, read_qwen, refuse_too_long, stacked
 from spotlight.diffusion.families.qwen_tokens import QWEN_TEMPLATE, QWEN_TEMPLATE_TOKENS
 from spotlight.diffusion.geometry import Geometry
 
@@ -83,19 +83,6 @@ class _Transformer(TransformerConfig, frozen=True, kw_only=True):
     axes_dims_rope: tuple[int, int, int] = (32, 48, 48)
 
 
-class _Text(msgspec.Struct, frozen=True):
-    """What a Qwen3-VL says of its language model; defaults are those of transformers."""
-
-    hidden_size: Size = 4096
-    num_hidden_layers: Size = 32
-
-
-class _TextEncoder(msgspec.Struct, frozen=True):
-    """text_encoder/config.json."""
-
-    text_config: _Text = _Text()
-
-
 class Krea2(Family):
     """See `Family`."""
 
@@ -139,33 +126,21 @@ class Krea2(Family):
         """See `Family`."""
         path = folder.config_path("transformer")
         config = folder.config("transformer", _Transformer)
-        text = folder.config("text_encoder", _TextEncoder).text_config
-        _check_index(folder.path / "model_index.json")
+        text = folder.config("text_encoder", Qwen3Vl).text_config
+        _check_index(folder.path / INDEX)
         channels, edge, decoded = inspect_qwen(folder)
         packed = channels * _PACKED**2
-        require_equal(path, "in_channels", config.in_channels, "four times the VAE's", packed)
-        wanted = len(_LAYERS)
-        require_equal(path, "num_text_layers", config.num_text_layers, "that of Krea 2", wanted)
-        require_equal(
-            path,
-            "text_hidden_dim",
-            config.text_hidden_dim,
-            "hidden_size of text_encoder",
-            text.hidden_size,
-        )
-        if text.num_hidden_layers < _LAYERS[-1]:
-            raise wrong(
-                folder.config_path("text_encoder"),
-                f"has {text.num_hidden_layers} layers, but the transformer is given layer"
-                f" {_LAYERS[-1]}; copy the text_encoder of this very checkpoint",
-            )
+        config.require_channels(path, "four times the VAE's", packed)
+        config.require(path, "num_text_layers", "that of Krea 2", len(_LAYERS))
+        config.require(path, "text_hidden_dim", "hidden_size of text_encoder", text.hidden_size)
+        text.require_layer(folder.config_path("text_encoder"), _LAYERS[-1])
         require_axes(path, config.axes_dims_rope, config.attention_head_dim)
         return Facts(
             Geometry(_PACKED, _PACKED * edge, packed),
             math.gcd(config.num_attention_heads, config.text_num_attention_heads),
             None,
             config,
-            conditioning=_TOKENS * wanted * text.hidden_size,
+            conditioning=_TOKENS * len(_LAYERS) * text.hidden_size,
             decoded=decoded,
         )
 
@@ -180,39 +155,20 @@ class Krea2(Family):
         The pipeline pads between prompt and template's end, and counts places without the padding:
         without any the numbers are the same.
         """
-        encoder = parts["text_encoder"]
-        filled = parts["tokenizer"]([QWEN_TEMPLATE.format(prompt)], return_tensors="pt")
-        filled = filled.to(encoder.device)
-        output = encoder(
-            input_ids=filled.input_ids,
-            attention_mask=filled.attention_mask,
-            output_hidden_states=True,
-        )
-        layers = [output.hidden_states[layer][0, QWEN_TEMPLATE_TOKENS:] for layer in _LAYERS]
-        tokens, width = layers[0].shape
-        refuse_too_long(prompt, tokens, _TOKENS)
-        embeds = layers[0].new_zeros(tokens, len(layers), width).float()
-        for number, layer in enumerate(layers):
-            embeds[:, number] = layer
+        states = read_qwen(parts, QWEN_TEMPLATE.format(prompt)).hidden_states
+        embeds = stacked([states[layer][0, QWEN_TEMPLATE_TOKENS:] for layer in _LAYERS])
+        refuse_too_long(prompt, len(embeds), _TOKENS)
         return {"embeds": embeds}
-
-    def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-        """See `Family`; zeros, hidden by a mask."""
-        return padded_with_mask(encoded, tokens)
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
-        dtype = transformer.dtype
-        text = given.text("embeds", dtype)
-        velocity: Tensor = transformer(
-            hidden_states=given.latents.to(dtype),
-            encoder_hidden_states=text,
-            timestep=given.sigmas.to(dtype),
-            position_ids=_places(given, text.shape[1]),
+        return forward(
+            transformer,
+            given,
+            timestep=given.sigmas.to(transformer.dtype),
+            position_ids=_all_places(given),
             encoder_attention_mask=given.conditioning["mask"],
-            return_dict=False,
-        )[0]
-        return velocity
+        )
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`; text is fused outside the blocks that are computed twice."""
@@ -231,10 +187,9 @@ class Krea2(Family):
         outside.keep_float32("end", step.tokens, width)
         outside.factor("end, normed", step.tokens, width)
         outside.linear(("final_layer.linear",), "end, modulated", step.tokens, width)
-        enters = step.rows * joint * width * step.nbytes
         return Activations.of(
             step,
-            [BlockBytes(enters, block.nbytes)] * config.num_layers,
+            [block.entered_by(joint, width)] * config.num_layers,
             outside.nbytes,
             stream=joint * width,
             widest=joint * inner,
@@ -252,22 +207,17 @@ def _check_index(path: Path) -> None:
     layers = index.get("text_encoder_select_layers")
     if layers is not None and layers != list(_LAYERS):
         raise wrong(path, f"has text_encoder_select_layers other than {list(_LAYERS)}")
-    if index.get("is_distilled"):
-        raise wrong(
-            path, "is of the distilled checkpoint (is_distilled); give the base one to be trained"
-        )
+    refuse_distilled(path)
     if index.get("patch_size", _PACKED) != _PACKED:
         raise wrong(path, f"has a patch_size other than {_PACKED}")
 
 
-def _places(given: ModelInput, text: int) -> Tensor:
+def _all_places(given: ModelInput) -> Tensor:
     """(0, row, column) of each token, [text + T, 3]; text is at the origin."""
-    latents, grid = given.latents, given.grid
-    places = latents.new_zeros(text + grid.tokens, 3)
-    image = places[text:].view(grid.rows, grid.columns, 3)
-    image[..., 1] = latents.new_tensor(range(grid.rows))[:, None]
-    image[..., 2] = latents.new_tensor(range(grid.columns))
-    return places
+    text = given.conditioning["embeds"].shape[1]
+    found = given.latents.new_zeros(text + given.grid.tokens, 3)
+    found[text:] = places(given, 3)
+    return found
 
 
 def _fuse(block: Block, config: _Transformer, text: int) -> None:
@@ -304,9 +254,7 @@ def _block(
         block.factor(f"{name}attended", tokens, width)
     _norm(block, between, tokens, width, modulated=modulated)
     block.linear(_LINEAR[5:7], f"{between}, ready", tokens, width)
-    for each in ("before the function", "after the function", "raised"):
-        block.keep(f"{name}{each}", tokens, inner)
-    block.linear(_LINEAR[7:], f"{name}product", tokens, inner)
+    block.gated(name, _LINEAR[7:], tokens, inner)
     if modulated:
         block.factor(f"{name}fed forward", tokens, width)
 

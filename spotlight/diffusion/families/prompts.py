@@ -17,8 +17,8 @@ import msgspec
 
 from spotlight.diffusion.checkpoint_files import wrong
 from spotlight.diffusion.families.base import Size
-from spotlight.diffusion.families.qwen_tokens import QWEN_CHAT
-from spotlight.errors import JobError, MissingDependency, UnreadableFile
+from spotlight.diffusion.families.qwen_tokens import QWEN_CHAT, no_tokenizers
+from spotlight.errors import JobError, UnreadableFile
 from spotlight.files import MEBIBYTE, read_bytes
 
 if TYPE_CHECKING:
@@ -42,6 +42,30 @@ class T5(msgspec.Struct, frozen=True):
     """config.json of a T5 or UMT5 encoder; defaults are those of transformers."""
 
     d_model: Size = 512
+
+
+class Qwen3(msgspec.Struct, frozen=True):
+    """config.json of a Qwen3, and what a Qwen3-VL says of its language model; defaults are those of
+    transformers.
+    """
+
+    hidden_size: Size = 4096
+    num_hidden_layers: Size = 32
+
+    def require_layer(self, path: Path, layer: int) -> None:
+        """Raise the `CheckpointError` of an encoder that has no such layer."""
+        if self.num_hidden_layers < layer:
+            raise wrong(
+                path,
+                f"has {self.num_hidden_layers} layers, but the transformer is given layer {layer};"
+                " copy the text_encoder of this very checkpoint",
+            )
+
+
+class Qwen3Vl(msgspec.Struct, frozen=True):
+    """config.json of a Qwen3-VL."""
+
+    text_config: Qwen3 = Qwen3()
 
 
 def read_clip(parts: Mapping[str, Any], number: str, prompt: str) -> Any:
@@ -78,41 +102,45 @@ def read_t5(
     return embeds
 
 
-def padded_with_mask(encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-    """Embeddings padded by zeros to `tokens`, and a mask that says which are real; raises
-    `JobError` for a prompt that has more.
-    """
-    hidden = encoded["embeds"]
-    if len(hidden) > tokens:
-        raise JobError(
-            "sampler.text_tokens",
-            f"a prompt has {len(hidden)} tokens, but is padded to {tokens}; raise it"
-            " or shorten the prompt",
-        )
-    embeds = hidden.new_zeros(tokens, *hidden.shape[1:])
-    embeds[: len(hidden)] = hidden
-    mask = hidden.new_zeros(tokens).bool()
-    mask[: len(hidden)] = True
-    return {**encoded, "embeds": embeds, "mask": mask}
-
-
 def read_chat(parts: Mapping[str, Any], prompt: str, *, think: bool, padded: bool = False) -> Any:
     """The output of a Qwen3 that is asked a prompt, with all hidden states; `padded` for as many
     tokens as `QWEN_CHAT` reads. Raises `JobError` for a prompt of more.
     """
-    encoder, tokenizer = parts["text_encoder"], parts["tokenizer"]
+    tokenizer = parts["tokenizer"]
     messages = [{"role": "user", "content": prompt}]
     filled = tokenizer.apply_chat_template(
         messages, tokenize=False, add_generation_prompt=True, enable_thinking=think
     )
     padding = {"padding": "max_length", "max_length": QWEN_CHAT.longest} if padded else {}
-    tokens = tokenizer([filled], return_tensors="pt", **padding).to(encoder.device)
+    tokens = tokenizer([filled], return_tensors="pt", **padding)
     refuse_too_long(prompt, tokens.input_ids.shape[1], QWEN_CHAT.longest)
+    return _read_tokens(parts, tokens)
+
+
+def read_qwen(parts: Mapping[str, Any], filled: str, **seen: Tensor) -> Any:
+    """The output of a Qwen for a filled template, and for images that it has `seen`, with all
+    hidden states.
+    """
+    return _read_tokens(parts, parts["tokenizer"]([filled], return_tensors="pt"), **seen)
+
+
+def _read_tokens(parts: Mapping[str, Any], tokens: Any, **seen: Tensor) -> Any:
+    encoder = parts["text_encoder"]
     return encoder(
-        input_ids=tokens.input_ids,
-        attention_mask=tokens.attention_mask,
+        input_ids=tokens.input_ids.to(encoder.device),
+        attention_mask=tokens.attention_mask.to(encoder.device),
         output_hidden_states=True,
+        **{name: tensor.to(encoder.device) for name, tensor in seen.items()},
     )
+
+
+def stacked(layers: Sequence[Tensor]) -> Tensor:
+    """Hidden states [tokens, D] of several layers side by side, [tokens, layers, D] float32."""
+    tokens, width = layers[0].shape
+    embeds = layers[0].new_zeros(tokens, len(layers), width).float()
+    for number, layer in enumerate(layers):
+        embeds[:, number] = layer
+    return embeds
 
 
 def refuse_too_long(prompt: str, tokens: int, most: int) -> None:
@@ -134,11 +162,7 @@ def too_long_for_t5(folder: Path, prompts: Sequence[str], most: int) -> dict[int
     if not doubtful:
         return {}
     if find_spec("tokenizers") is None:
-        raise MissingDependency(
-            f"prompts: {len(doubtful)} are so long that only the tokenizer in {folder} can tell"
-            " whether they fit, but the package that reads it is not installed here: pip install"
-            " tokenizers"
-        )
+        raise no_tokenizers(len(doubtful), folder)
     from tokenizers import Tokenizer
 
     path = folder / "tokenizer.json"

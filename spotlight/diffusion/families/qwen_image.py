@@ -26,7 +26,8 @@ from spotlight.diffusion.families.base import (
     require_axes,
 )
 from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
-from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
+from spotlight.diffusion.families.passes import forward
+from spotlight.diffusion.families.prompts import read_qwen, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import (
     QWEN_TEMPLATE,
     QWEN_TEMPLATE_TOKENS,
@@ -134,36 +135,22 @@ class QwenImage(Family):
         """The last hidden states of the filled template without the template's own leading
         tokens.
         """
-        encoder = parts["text_encoder"]
-        filled = parts["tokenizer"]([QWEN_TEMPLATE.format(prompt)], return_tensors="pt")
-        filled = filled.to(encoder.device)
-        output = encoder(
-            input_ids=filled.input_ids,
-            attention_mask=filled.attention_mask,
-            output_hidden_states=True,
-        )
-        hidden = output.hidden_states[-1][0, QWEN_TEMPLATE_TOKENS:].float()
+        states = read_qwen(parts, QWEN_TEMPLATE.format(prompt)).hidden_states
+        hidden = states[-1][0, QWEN_TEMPLATE_TOKENS:].float()
         refuse_too_long(prompt, len(hidden), QWEN_TEXT_LENGTH)
         return {"embeds": hidden}
 
-    def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-        """See `Family`; zeros, hidden by a mask."""
-        return padded_with_mask(encoded, tokens)
-
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`."""
-        dtype, grid = transformer.dtype, given.grid
-        velocity: Tensor = transformer(
-            hidden_states=given.latents.to(dtype),
-            timestep=given.rounded_sigmas(dtype),
-            encoder_hidden_states=given.text("embeds", dtype),
+        return forward(
+            transformer,
+            given,
+            timestep=given.rounded_sigmas(transformer.dtype),
             # Whether a mask is given must not depend on the batch: attention uses another kernel
             # with one.
             encoder_hidden_states_mask=given.conditioning.get("mask"),
-            img_shapes=[[(1, grid.rows, grid.columns)]] * len(given.latents),
-            return_dict=False,
-        )[0]
-        return velocity
+            img_shapes=[[(1, given.grid.rows, given.grid.columns)]] * len(given.latents),
+        )
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
         """See `Family`."""
@@ -184,7 +171,7 @@ class QwenImage(Family):
         outside.linear(("txt_in",), "text", text, config.joint_attention_dim)
         return kind.activations([kind.block()] * config.num_layers, outside)
 
-    def guide(self, positive: Tensor, negative: Tensor, scale: float) -> Tensor:
+    def guide(self, positive: Tensor, negative: Tensor, scale: float | Tensor) -> Tensor:
         """Every token is rescaled to the norm of the positive one."""
         combined = super().guide(positive, negative, scale)
         norms = [velocity.norm(dim=-1, keepdim=True) for velocity in (positive, combined)]

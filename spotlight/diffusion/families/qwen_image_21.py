@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 import msgspec
 
-from spotlight.diffusion.activations import Activations, Block, BlockBytes, Pass
+from spotlight.diffusion.activations import FLOAT32, Activations, Block, Pass
 from spotlight.diffusion.checkpoint_files import read_index, wrong
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import FramesVae, decode_frames
@@ -28,7 +28,8 @@ from spotlight.diffusion.families.base import (
     require_axes,
     require_equal,
 )
-from spotlight.diffusion.families.prompts import padded_with_mask, refuse_too_long
+from spotlight.diffusion.families.passes import forward
+from spotlight.diffusion.families.prompts import Qwen3Vl, refuse_too_long
 from spotlight.diffusion.families.qwen_tokens import QWEN_CHAT
 from spotlight.diffusion.geometry import Geometry
 
@@ -78,18 +79,6 @@ class _Vae(FramesVae, frozen=True):
     )
 
 
-class _TextConfig(msgspec.Struct, frozen=True):
-    """Of the language model; defaults are those of transformers."""
-
-    hidden_size: Size = 4096
-
-
-class _TextEncoder(msgspec.Struct, frozen=True):
-    """text_encoder/config.json."""
-
-    text_config: _TextConfig = _TextConfig()
-
-
 class QwenImage21(Family):
     """See `Family`."""
 
@@ -127,24 +116,16 @@ class QwenImage21(Family):
         path, index = folder.config_path("transformer"), folder.path / INDEX
         config = folder.config("transformer", _Transformer)
         vae = folder.config("vae", _Vae)
-        text = folder.config("text_encoder", _TextEncoder).text_config
+        text = folder.config("text_encoder", Qwen3Vl).text_config
         if read_index(index).get("sample_sigmas") is not None:
             raise wrong(
                 index,
                 "names the sample_sigmas of a model that was distilled to these steps; give the one"
                 " that it was distilled from",
             )
-        require_equal(path, "patch_size", config.patch_size, "that of known models", 1)
-        require_equal(path, "in_channels", config.in_channels, "z_dim of the VAE", vae.z_dim)
-        produced = config.out_channels or config.in_channels
-        require_equal(path, "out_channels", produced, "in_channels", config.in_channels)
-        require_equal(
-            path,
-            "context_in_dim",
-            config.context_in_dim,
-            "hidden_size of text_encoder",
-            text.hidden_size,
-        )
+        config.require(path, "patch_size", "that of known models", 1)
+        config.require_channels(path, "z_dim of the VAE", vae.z_dim)
+        config.require(path, "context_in_dim", "hidden_size of text_encoder", text.hidden_size)
         require_axes(path, config.axes_dims_rope, config.attention_head_dim)
         edge = 2 ** len(vae.temperal_downsample) * (vae.patch_size or 1)
         vae_path = folder.config_path("vae")
@@ -183,24 +164,18 @@ class QwenImage21(Family):
         refuse_too_long(prompt, len(hidden), QWEN_CHAT.longest)
         return {"embeds": hidden}
 
-    def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-        """See `Family`; the transformer is given what is real."""
-        return padded_with_mask(encoded, tokens)
-
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the image stands behind its text, four tokens at each place."""
-        dtype, grid = transformer.dtype, given.grid
-        text = given.text("embeds", dtype)
+        grid, text = given.grid, given.conditioning["embeds"]
         places = text.new_zeros(1, text.shape[1] + grid.tokens // _TOGETHER**2).bool()
         places[:, text.shape[1] :] = True
-        velocity: Tensor = transformer(
-            hidden_states=given.latents.to(dtype),
-            timestep=given.rounded_sigmas(dtype),
-            encoder_hidden_states=text,
+        velocity = forward(
+            transformer,
+            given,
+            timestep=given.rounded_sigmas(transformer.dtype),
             img_shapes=[[(1, grid.rows, grid.columns)]],
             img_mask=places,
-            return_dict=False,
-        )[0]
+        )
         return velocity[:, -grid.tokens :]
 
     def activations(self, facts: Facts, step: Pass) -> Activations:
@@ -219,20 +194,19 @@ class QwenImage21(Family):
         block.factor("projected", joint, width)
         _modulated(block, "between", joint, width)
         block.linear(("img_mlp.proj", "img_mlp.gate_layer"), "between, modulated", joint, width)
-        for name in ("gate", "gate after the function", "value"):
-            block.keep(name, joint, inner)
-        block.linear(("img_mlp.out",), "gated", joint, inner)
+        block.gated("", ("img_mlp.out",), joint, inner)
         block.factor("fed forward", joint, width)
         outside = Block(step)
         outside.given((), "latents", step.tokens, config.in_channels)
+        outside.factor("text, normed", text, config.context_in_dim, nbytes=FLOAT32)
+        outside.linear(("txt_in.in_layer",), "text, scaled", text, config.context_in_dim)
         outside.factor("text", text, 3 * width)
         outside.keep("end", joint, width)
         outside.keep("end, scale", joint, width)
         outside.linear(("proj_out",), "end, modulated", joint, width)
-        enters = step.rows * joint * width * step.nbytes
         return Activations.of(
             step,
-            [BlockBytes(enters, block.nbytes)] * config.num_layers,
+            [block.entered_by(joint, width)] * config.num_layers,
             outside.nbytes,
             stream=joint * width,
             widest=joint * inner,

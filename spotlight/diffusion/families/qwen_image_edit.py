@@ -18,7 +18,8 @@ from spotlight.diffusion.activations import Activations, Pass
 from spotlight.diffusion.families import qwen_tokens
 from spotlight.diffusion.families.autoencoders import encode_qwen
 from spotlight.diffusion.families.base import CheckpointFolder, Facts, ModelInput
-from spotlight.diffusion.families.prompts import refuse_too_long
+from spotlight.diffusion.families.passes import forward
+from spotlight.diffusion.families.prompts import read_qwen, refuse_too_long
 from spotlight.diffusion.families.qwen_image import QwenImage, TransformerOfQwen
 from spotlight.diffusion.families.qwen_tokens import Template
 from spotlight.errors import JobError
@@ -85,17 +86,14 @@ class QwenImageEdit(QwenImage):
         """The last hidden states of the filled template, image included, without the template's
         own leading tokens; and the latents of the image, [rows, columns, C].
         """
-        encoder, processor = parts["text_encoder"], parts["processor"]
+        processor = parts["processor"]
         seen = processor(images=[image.resized(*_scaled(image, _READ_AREA))], return_tensors="pt")
         pads = int(seen["image_grid_thw"].prod()) // processor.merge_size**2
-        text = _template(pads).format(prompt)
-        filled = parts["tokenizer"]([text], return_tensors="pt").to(encoder.device)
-        output = encoder(
-            input_ids=filled.input_ids,
-            attention_mask=filled.attention_mask,
-            pixel_values=seen["pixel_values"].to(encoder.device),
-            image_grid_thw=seen["image_grid_thw"].to(encoder.device),
-            output_hidden_states=True,
+        output = read_qwen(
+            parts,
+            _template(pads).format(prompt),
+            pixel_values=seen["pixel_values"],
+            image_grid_thw=seen["image_grid_thw"],
         )
         hidden = output.hidden_states[-1][0, QWEN_EDIT.dropped :].float()
         refuse_too_long(prompt, len(hidden), QWEN_EDIT.longest)
@@ -110,14 +108,14 @@ class QwenImageEdit(QwenImage):
         tokens[:, : grid.tokens] = latents
         tokens[:, grid.tokens :] = behind
         shapes = [(1, grid.rows, grid.columns), (1, *image.shape[1:3])]
-        velocity: Tensor = transformer(
-            hidden_states=tokens,
+        velocity = forward(
+            transformer,
+            given,
+            latents=tokens,
             timestep=given.rounded_sigmas(dtype),
-            encoder_hidden_states=given.text("embeds", dtype),
             encoder_hidden_states_mask=given.conditioning["mask"],
             img_shapes=[shapes] * len(tokens),
-            return_dict=False,
-        )[0]
+        )
         return velocity[:, : grid.tokens]
 
     def activations(self, facts: Facts, step: Pass) -> Activations:

@@ -86,11 +86,7 @@ def too_long(
     if not doubtful and (most == template.longest or not can_count):
         return {}
     if not can_count:
-        raise MissingDependency(
-            f"prompts: {len(doubtful)} are so long that only the tokenizer in {folder} can tell"
-            " whether they fit, but the package that reads it is not installed here: pip install"
-            " tokenizers"
-        )
+        raise no_tokenizers(len(doubtful), folder)
     tokenizer = _load(folder)
     around = len(tokenizer.encode(template.text.format(""))) - template.dropped
     if around > template.around:  # another vocabulary than Qwen's, which has words of the template
@@ -101,6 +97,14 @@ def too_long(
         encodings = tokenizer.encode_batch_fast([prompts[index] for index in indices])
         counts.update(zip(indices, (around + len(one) for one in encodings), strict=True))
     return {index: count for index, count in counts.items() if count > most}
+
+
+def no_tokenizers(count: int, folder: Path) -> MissingDependency:
+    """The error of so many prompts that must be tokenised, and cannot be."""
+    return MissingDependency(
+        f"prompts: {count} are so long that only the tokenizer in {folder} can tell whether they"
+        " fit, but the package that reads it is not installed here: pip install tokenizers"
+    )
 
 
 def _nbytes(prompt: str) -> int:

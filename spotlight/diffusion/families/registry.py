@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from spotlight.diffusion.checkpoint_files import read_index, wrong
-from spotlight.diffusion.families.base import INDEX, TOKEN_ENCODER, CheckpointFolder, Family
+from spotlight.diffusion.families.anyflow import AnyFlow
+from spotlight.diffusion.families.base import (
+    INDEX,
+    SECOND,
+    TOKEN_ENCODER,
+    CheckpointFolder,
+    Family,
+)
 from spotlight.diffusion.families.flux import Flux
 from spotlight.diffusion.families.flux2 import Flux2Klein
 from spotlight.diffusion.families.krea2 import Krea2
@@ -30,6 +37,7 @@ FAMILIES: Mapping[str, Family] = {
         Krea2(),
         QwenImageEdit(),
         ZImage(),
+        AnyFlow(),
     )
 }
 """Every family by the class of its pipeline in diffusers."""
@@ -55,12 +63,9 @@ def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
 
     Raises `CheckpointError` naming the file, and the part whose class is another.
     """
-    index, entries = path / INDEX, read_index(path / INDEX)
-    classes = _classes(entries)
-    family = _family(index, entries)
-    if "transformer_2" in classes:
-        raise wrong(index, "names two transformers, of which only one could be trained")
-    parts = {"transformer": family.transformer}
+    family, folder = open_transformers(path)
+    index = path / INDEX
+    classes, parts = _classes(read_index(index)), {**folder.parts}
     for part, known in _expected(family).items():
         if part in classes and classes[part] in known:
             parts[part] = classes[part]
@@ -68,7 +73,36 @@ def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:
             raise wrong(index, f"names no {part} that is known here; known: {', '.join(known)}")
     if parts[_FIRST_ENCODER] != TOKEN_ENCODER:
         parts |= {part: classes.get(part, "") for part in family.tokenizers}
-    return family, CheckpointFolder(path, parts)
+    return family, CheckpointFolder(path, parts, folder.boundary)
+
+
+def open_transformers(path: Path) -> tuple[Family, CheckpointFolder]:
+    """The same of what is trained alone, whatever other parts there are."""
+    index, entries = path / INDEX, read_index(path / INDEX)
+    family = _family(index, entries)
+    boundary = _boundary(index, entries, family)
+    parts = ["transformer"] if boundary is None else ["transformer", SECOND]
+    return family, CheckpointFolder(path, dict.fromkeys(parts, family.transformer), boundary)
+
+
+def _boundary(index: Path, entries: Mapping[str, Any], family: Family) -> float | None:
+    """See `CheckpointFolder`."""
+    ratio, second = entries.get("boundary_ratio"), _classes(entries).get(SECOND)
+    if second is None:
+        if ratio is not None and family.has_experts:
+            raise wrong(index, f"has a boundary_ratio, but names no {SECOND} for less noise")
+        return None
+    if not family.has_experts:
+        raise wrong(index, "names two transformers, of which only one could be trained")
+    if second != family.transformer:
+        raise wrong(index, f"names no {SECOND} that is known here; known: {family.transformer}")
+    if not isinstance(ratio, float) or not 0 < ratio < 1:
+        raise wrong(
+            index,
+            "names two transformers, but no boundary_ratio between 0 and 1, the flow time at which"
+            " one follows the other; copy the index of this very checkpoint",
+        )
+    return ratio
 
 
 def _classes(entries: Mapping[str, Any]) -> dict[str, str]:

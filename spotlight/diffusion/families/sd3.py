@@ -16,9 +16,9 @@ from spotlight.diffusion.families.base import (
     ModelInput,
     Size,
     TransformerConfig,
-    require_equal,
 )
-from spotlight.diffusion.families.joint_blocks import FeedForward, JointBlocks
+from spotlight.diffusion.families.joint_blocks import JOINT_ATTENTION, FeedForward, JointBlocks
+from spotlight.diffusion.families.passes import forward
 from spotlight.diffusion.families.prompts import (
     CLIP_TOKENS,
     T5,
@@ -63,16 +63,7 @@ class StableDiffusion3(Family):
         "text_encoder_3": "T5EncoderModel",
     }
     tokenizers = ("tokenizer", "tokenizer_2", "tokenizer_3")
-    lora_targets = (
-        "attn.to_q",
-        "attn.to_k",
-        "attn.to_v",
-        "attn.to_out.0",
-        "attn.add_q_proj",
-        "attn.add_k_proj",
-        "attn.add_v_proj",
-        "attn.to_add_out",
-    )
+    lora_targets = JOINT_ATTENTION
     """The list is Flow-GRPO's."""
     untrained = frozenset({"pos_embed.pos_embed"})
     own_spacing = True
@@ -97,19 +88,14 @@ class StableDiffusion3(Family):
         clips = [folder.config(part, Clip) for part in ("text_encoder", "text_encoder_2")]
         t5 = folder.config("text_encoder_3", T5)
         latent_channels, scale, decoded = inspect_kl(folder)
-        require_equal(path, "in_channels", config.in_channels, "the VAE's", latent_channels)
-        produced = config.out_channels or config.in_channels
-        require_equal(path, "out_channels", produced, "in_channels", config.in_channels)
+        config.require_channels(path, "the VAE's", latent_channels)
         width = config.joint_attention_dim
-        require_equal(path, "joint_attention_dim", width, "d_model of text_encoder_3", t5.d_model)
-        pooled = sum(clip.projection_dim for clip in clips)
-        require_equal(
-            path,
-            "pooled_projection_dim",
-            config.pooled_projection_dim,
+        config.require(path, "joint_attention_dim", "d_model of text_encoder_3", t5.d_model)
+        pooled, both = (
+            sum(clip.projection_dim for clip in clips),
             "projection_dim of both CLIP encoders",
-            pooled,
         )
+        config.require(path, "pooled_projection_dim", both, pooled)
         if sum(clip.hidden_size for clip in clips) > width:
             raise wrong(path, f"has joint_attention_dim {width}, less than both CLIP encoders give")
         geometry = Geometry(
@@ -151,14 +137,14 @@ class StableDiffusion3(Family):
 
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the transformer takes and gives a picture of latents."""
-        dtype, patch = transformer.dtype, transformer.config.patch_size
-        velocity: Tensor = transformer(
-            hidden_states=unpack(given.latents, given.grid, patch)[:, :, 0].to(dtype),
+        patch = transformer.config.patch_size
+        velocity = forward(
+            transformer,
+            given,
+            latents=unpack(given.latents, given.grid, patch)[:, :, 0],
             timestep=given.sigmas * 1000,
-            encoder_hidden_states=given.text("embeds", dtype),
-            pooled_projections=given.text("pooled", dtype),
-            return_dict=False,
-        )[0]
+            pooled_projections=given.text("pooled", transformer.dtype),
+        )
         return pack(velocity.unsqueeze(2), patch)
 
     def activations(self, facts: Facts, step: Pass) -> Activations:

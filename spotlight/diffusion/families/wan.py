@@ -1,4 +1,7 @@
-"""Wan 2.x text-to-video, of one transformer: frames, and text that is attended to from the video.
+"""Wan 2.x text-to-video: frames, and text that is attended to from the video.
+
+Wan 2.2 A14B has two transformers of the same sizes, one after the other: the second one denoises
+below a flow time that the checkpoint names.
 
 A time of its own for every token (Wan 2.2 5B) is the same for all of them without a given picture,
 so that one time for each sample is the same model.
@@ -17,6 +20,7 @@ from spotlight.diffusion.activations import FLOAT32, Activations, Block, BlockBy
 from spotlight.diffusion.checkpoint_files import read_json, wrong
 from spotlight.diffusion.families.autoencoders import FramesVae, decode_frames
 from spotlight.diffusion.families.base import (
+    SECOND,
     CheckpointFolder,
     Facts,
     Family,
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _T5_TOKENS = 512
+_SOLVER = "UniPCMultistepScheduler"
 _DECODED = 55
 """See `Facts.decoded`: in `base_dim`, with four frames at a time and what goes on to the next."""
 
@@ -82,8 +87,9 @@ class Wan(Family):
     name = "wan"
     pipeline = "WanPipeline"
     transformer = "WanTransformer3DModel"
+    has_experts = True
     vae = "AutoencoderKLWan"
-    schedulers = ("UniPCMultistepScheduler", "FlowMatchEulerDiscreteScheduler")
+    schedulers = (_SOLVER, "FlowMatchEulerDiscreteScheduler")
     text_encoders: ClassVar[Mapping[str, str]] = {"text_encoder": "UMT5EncoderModel"}
     tokenizers = ("tokenizer",)
     lora_targets = ("to_q", "to_k", "to_v", "to_out.0", "ffn.net.0.proj", "ffn.net.2")
@@ -104,8 +110,10 @@ class Wan(Family):
         """See `Family`."""
         path = folder.config_path("transformer")
         config = folder.config("transformer", _Transformer)
+        if SECOND in folder.parts:
+            _require_same(folder.config_path(SECOND), folder.config(SECOND, _Transformer), config)
         vae, t5 = folder.config("vae", _Vae), folder.config("text_encoder", T5)
-        if folder.parts["scheduler"] == self.schedulers[0]:
+        if folder.parts["scheduler"] == _SOLVER:
             scheduler = folder.path / "scheduler" / "scheduler_config.json"
             if not read_json(scheduler, _Scheduler).use_flow_sigmas:
                 raise wrong(scheduler, "has no use_flow_sigmas; give one for flow matching")
@@ -208,6 +216,18 @@ class Wan(Family):
     def decode(self, vae: Any, latents: Tensor) -> Tensor:
         """See `Family`."""
         return decode_frames(vae, latents)
+
+
+def _require_same(path: Path, second: _Transformer, first: _Transformer) -> None:
+    """Raise the `CheckpointError` of a second transformer that is not made as the first."""
+    for field, value in msgspec.structs.asdict(first).items():
+        found = getattr(second, field)
+        if found != value:
+            raise wrong(
+                path,
+                f"has {field} {found}, but that of the first transformer is {value}; they must be"
+                " equal",
+            )
 
 
 def _modulated(block: Block, name: str, tokens: int, width: int) -> None:

@@ -27,7 +27,7 @@ from spotlight.diffusion.families.base import (
     require_axes,
     require_equal,
 )
-from spotlight.diffusion.families.prompts import padded_with_mask, read_chat
+from spotlight.diffusion.families.prompts import Qwen3, read_chat
 from spotlight.diffusion.families.qwen_tokens import QWEN_CHAT
 from spotlight.diffusion.geometry import Geometry, pack, unpack
 
@@ -54,12 +54,6 @@ class _Transformer(msgspec.Struct, frozen=True):
     siglip_feat_dim: int | None = None
     axes_dims: tuple[int, int, int] = (32, 48, 48)
     axes_lens: tuple[Size, Size, Size] = (1024, 512, 512)
-
-
-class _TextEncoder(msgspec.Struct, frozen=True):
-    """text_encoder/config.json; defaults are those of transformers."""
-
-    hidden_size: Size = 4096
 
 
 class ZImage(Family):
@@ -96,11 +90,15 @@ class ZImage(Family):
     }
     gathers: ClassVar[Mapping[str, int]] = {"all_final_layer.2-1": 1}
 
+    def name_in_comfyui(self, module: str) -> str:
+        """It knows diffusers' names, and cuts its own fused matrices."""
+        return f"diffusion_model.{module}"
+
     def inspect(self, folder: CheckpointFolder) -> Facts:
         """See `Family`."""
         path = folder.config_path("transformer")
         config = folder.config("transformer", _Transformer)
-        text = folder.config("text_encoder", _TextEncoder)
+        text = folder.config("text_encoder", Qwen3)
         channels, edge, decoded = inspect_kl(folder)
         if _PATCH not in config.all_patch_size or 1 not in config.all_f_patch_size:
             raise wrong(path, f"has no patches of {_PATCH} x {_PATCH} latent pixels in one frame")
@@ -140,10 +138,6 @@ class ZImage(Family):
         hidden = read_chat(parts, prompt, think=True).hidden_states[-2][0].float()
         return {"embeds": hidden}
 
-    def padded(self, encoded: dict[str, Tensor], tokens: int) -> dict[str, Tensor]:
-        """See `Family`; the transformer is given what is real."""
-        return padded_with_mask(encoded, tokens)
-
     def velocity(self, transformer: Any, given: ModelInput) -> Tensor:
         """See `Family`; the transformer is told how much is image, and gives image minus noise."""
         latents = unpack(given.latents, given.grid, _PATCH).to(transformer.dtype)
@@ -164,7 +158,7 @@ class ZImage(Family):
         blocks = [_block(step, config, joint, modulated=True)] * config.n_layers
         outside = Block(step)
         outside.given(("all_x_embedder.2-1",), "latents", tokens, facts.geometry.channels)
-        outside.normed("text", text, config.cap_feat_dim, native=False)
+        outside.factor("text", text, config.cap_feat_dim)
         outside.linear(("cap_embedder.1",), "text, normed", text, config.cap_feat_dim)
         outside.keep("end", joint, width)
         outside.factor("end, normed", joint, width)
@@ -205,11 +199,9 @@ def _block(step: Pass, config: _Transformer, tokens: int, *, modulated: bool) ->
         block.normed(name, tokens, width, native=False)
     block.attention("joint", tokens, width, config.n_heads, keys=tokens)
     block.linear(("attention.to_out.0",), "attended", tokens, width)
-    for name in ("gate", "gate after the function", "value"):
-        block.keep(name, tokens, inner)
-    block.linear(("feed_forward.w2",), "gated", tokens, inner)
+    block.gated("", ("feed_forward.w2",), tokens, inner)
     for name in ("projected", "fed forward"):
         block.normed(name, tokens, width, native=False)
         if modulated:
             block.factor(f"{name}, scaled", tokens, width)
-    return BlockBytes(step.rows * tokens * width * step.nbytes, block.nbytes)
+    return block.entered_by(tokens, width)

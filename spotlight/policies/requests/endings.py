@@ -23,6 +23,8 @@ from spotlight.record.run_events import (
     WorkerLost,
 )
 
+_ALONE = "no other image of its prompt is left to compare it with, as a `groupwise` reward must"
+
 
 class Deliveries:
     """The results that workers deliver under a lease: whether they count, and which steps they
@@ -252,13 +254,13 @@ class Endings:
         else:
             event = DenoiseFailed(worker=taker.name, requests=tuple(failed), error=error)
         self._accounts.out.append(RecordEvent(event))
-        if what == "commits" and any(row.commit is not None for row in lease.rows):
-            self._accounts.start_over(lease.rows)
-            self.take_back(lease, f"its commits could not be used: {error}", now)
+        blamed = [row for row in lease.rows if row.request.id in failed] or list(lease.rows)
+        if what == "commits" and any(row.commit is not None for row in blamed):
+            self._accounts.start_over(blamed)
+            self.take_back(lease, f"commits could not be used: {error}", now)
             return
         taker.failures += 1
         self._matching.close(lease)
-        blamed = [row for row in lease.rows if row.request.id in failed] or list(lease.rows)
         for row in blamed:
             row.note(now, f"{what} failed at {taker.name}: {error}")
         spared = self._note_failure(taker, blamed, error, now) if what == "denoising" else ()
@@ -266,6 +268,13 @@ class Endings:
         self._matching.queue([row for row in lease.rows if row not in given_up], ahead=True)
         if given_up:
             self._accounts.give_up(given_up, error, now)
+
+    def end_lone(self, now: float) -> None:
+        """Give up the images that were to be compared with others, of which none are left."""
+        for row in self._matching.waiting.gather():
+            event = ScorerFailed(request=row.request.id, error=_ALONE)
+            self._accounts.out.append(RecordEvent(event))
+            self._accounts.give_up([row], _ALONE, now)
 
     def _note_failure(
         self, taker: Taker, rows: Collection[Row], error: str, now: float

@@ -580,7 +580,6 @@ class Matching:
         if now < self._grants_from:
             return []
         self._hold_back(now)
-        self.waiting.gather()
         out: list[Instruction] = []
         while (grant := self._next_grant(now)) is not None:
             out.append(grant)

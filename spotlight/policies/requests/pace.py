@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from spotlight.policies.commit_interval import commit_interval
 from spotlight.policies.preemption import LossRate
-from spotlight.policies.requests.rows import Lease, Taker
+from spotlight.policies.requests.rows import Lease, StepsOf, Taker
 from spotlight.types import RequestKind, SamplingSettings
 
 _SLOW = 3.0
@@ -35,8 +35,9 @@ class Pace:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        self._recent: defaultdict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_RECENT))
-        """How many seconds the latest steps took, by the members of the group."""
+        self._recent: defaultdict[StepsOf, deque[float]]
+        self._recent = defaultdict(lambda: deque(maxlen=_RECENT))
+        """How many seconds the latest steps took."""
         self._losses: defaultdict[str, LossRate] = defaultdict(LossRate)
         """How often workers are lost, by pool."""
         self._commit_s = 0.0
@@ -53,9 +54,10 @@ class Pace:
         over."""
         if not (members > 0 and 0 < step_s < math.inf):
             return
-        known = taker.step_s.get(members, step_s)
-        taker.step_s[members] = known + _SMOOTHING * (step_s - known)
-        self._recent[members].append(step_s)
+        steps = StepsOf(members, settings.preview_model)
+        known = taker.step_s.get(steps, step_s)
+        taker.step_s[steps] = known + _SMOOTHING * (step_s - known)
+        self._recent[steps].append(step_s)
         self._profile.measure(settings, members, step_s)
 
     def committed(self, cost_s: float) -> None:
@@ -96,11 +98,12 @@ class Pace:
 
     def step_s_of(self, taker: Taker, settings: SamplingSettings) -> float | None:
         """What a step takes its group, or others if it has not taken any."""
-        return taker.step_s.get(taker.members) or self.usual_step_s(settings, taker.members)
+        steps = StepsOf(taker.members, settings.preview_model)
+        return taker.step_s.get(steps) or self.usual_step_s(settings, taker.members)
 
     def usual_step_s(self, settings: SamplingSettings, members: int) -> float | None:
         """What a step takes groups of so many members; what other sizes took tells it too."""
-        recent = self._recent.get(members)
+        recent = self._recent.get(StepsOf(members, settings.preview_model))
         return median(recent) if recent else self._profile.step_s(settings, members)
 
     def slow_from(

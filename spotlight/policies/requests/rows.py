@@ -157,6 +157,15 @@ class Lease:
         return tuple(row.request.id for row in self.rows)
 
 
+class StepsOf(NamedTuple):
+    """Whose steps take the same time."""
+
+    members: int
+    """How many workers the group has."""
+    preview_model: bool
+    """See `SamplingSettings`."""
+
+
 @dataclass(eq=False)
 class Taker:
     """One worker process as the table sees it."""
@@ -181,8 +190,8 @@ class Taker:
     """Whether it let a lease expire and has not been heard since."""
     failures: int = 0
     """How many leases it gave back though it should not have, failed, or let expire."""
-    step_s: dict[int, float] = field(default_factory=dict)
-    """How many seconds a denoising step of a batch took of late, by the members of its group."""
+    step_s: dict[StepsOf, float] = field(default_factory=dict)
+    """How many seconds a denoising step of a batch took of late, by whose steps they are."""
     regrouped_at: float = -math.inf
     """When its group changed its size."""
     free_since: float = -math.inf

@@ -16,6 +16,7 @@ What always holds:
   not ended by it, and one that was only out of reach was not ended at all.
 - A worker is granted only what it holds the weights for.
 - Requests that are scored together are denoised anywhere, and then granted to one worker at once.
+  One that is left alone is given up: there is nothing to compare its image with.
 """
 
 from __future__ import annotations
@@ -306,8 +307,8 @@ class RequestTable:
 
         Args:
             what: "denoising", "scoring", or "commits": those that came with it cannot be used.
-            failed: ids of the requests that cannot be done, when that is known: nothing is wrong
-                with the others.
+            failed: ids of the requests that cannot be done, or whose commits cannot be used, when
+                that is known: nothing is wrong with the others.
             traceback: where a scorer raised.
         """
         taker = self._current(name, epoch)
@@ -417,6 +418,7 @@ class RequestTable:
 
     def _instructions(self, now: float) -> list[Instruction]:
         """What the event led to, and what can be granted since."""
+        self._endings.end_lone(now)
         out, self._accounts.out = self._accounts.out, []
         return out + self._matching.match(now)
 

@@ -223,14 +223,20 @@ class Waiting:
         if ahead:
             batch.rows.move_to_end(request.id, last=False)
 
-    def gather(self) -> None:
-        """Those that are scored together and all wait make a batch from now on."""
+    def gather(self) -> list[Row]:
+        """Those that are scored together and all wait make a batch from now on; returns those that
+        are left alone, which wait no more."""
+        lone = []
         for rows in self._gathering.whole():
+            if len(rows) == 1:
+                lone += rows
+                continue
             failed_at = frozenset[str]().union(*(row.failed_at for row in rows))
             batch = self._open(rows[0], rows[0].request.id, failed_at, ahead=True)
             batch.is_group = True
             for row in rows:
                 self._enter(batch, row)
+        return lone
 
     def remove(self, row: Row) -> None:
         """It waits no more; others that are scored with it are no batch without it."""

@@ -15,6 +15,7 @@ BUILT_IN: tuple[RewardKind, ...] = (
     "clip",
     "pickscore",
     "hpsv2",
+    "hpsv3",
     "aesthetic",
 )
 """Kinds of rewards that can be served by their name."""

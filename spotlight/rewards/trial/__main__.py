@@ -30,10 +30,13 @@ def try_rewards(settings: TrialSettings) -> bool:
     except JobError as error:
         raise UserError(f"--prompts: {error.problem}") from error
     of = paired(image_names(folder), lines, settings.each)
-    for reward in settings.rewards:
+    for reward in settings.rewards.values():
         require_groups(reward, of)
     groups = read_pictures(folder, of)
-    tried = [try_scorer(reward, groups, settings.permissions) for reward in settings.rewards]
+    tried = [
+        try_scorer(field, reward, groups, settings.permissions)
+        for field, reward in settings.rewards.items()
+    ]
     if settings.as_json:
         sys.stdout.write(f"{msgspec.json.encode(tried).decode()}\n")
     else:
@@ -49,7 +52,7 @@ def _show(tried: Sequence[Tried], pictures: Sequence[Picture]) -> None:
     for one in tried:
         if one.error:
             said = f"\n{one.traceback}" if one.traceback else ""
-            console.print(Text(f"{one.name} failed: {one.error}{said}"), soft_wrap=True)
+            console.print(Text(f"{one.error}{said}"), soft_wrap=True)
 
 
 def _scores(scored: Sequence[Tried], pictures: Sequence[Picture]) -> RenderableType:

@@ -12,7 +12,8 @@ from spotlight.permissions import Permissions
 class TrialSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which scorers are tried on which images."""
 
-    rewards: tuple[RewardSpec, ...]
+    rewards: dict[str, RewardSpec]
+    """The scorers, by the fields in which the job names them."""
     permissions: Permissions
     images: str
     """The folder of the images."""

@@ -48,7 +48,7 @@ class Tried(msgspec.Struct, frozen=True):
     accelerator_mb: float = 0.0
     """The most memory of the accelerator that was in use. [MB]"""
     error: str = ""
-    """Why it failed; empty if it did not."""
+    """Why it failed, with the field in front; empty if it did not."""
     traceback: str = ""
     """Where code of the user's own raised that."""
 
@@ -89,9 +89,9 @@ def _picture(folder: Path, name: str, prompt: Prompt) -> Picture:
 
 
 def try_scorer(
-    reward: RewardSpec, groups: Sequence[Sequence[Picture]], permissions: Permissions
+    field: str, reward: RewardSpec, groups: Sequence[Sequence[Picture]], permissions: Permissions
 ) -> Tried:
-    """Make a scorer, and score the pictures of each prompt."""
+    """Make the scorer that the job names in a field, and score the pictures of each prompt."""
     _forget_accelerator_peak()
     before, began = _host_mb(), time.perf_counter()
     built = began
@@ -102,7 +102,9 @@ def try_scorer(
         for images, prompts in _batches(reward, groups):
             rewards += score_with(scorer, reward, images, prompts)
     except Exception as error:  # whatever a scorer raises is what its author wants to see
-        return Tried(reward.name, error=_said(error), traceback=foreign_traceback(error))
+        said = _said(error).removeprefix(f"reward `{reward.name}`: ")
+        line = f"{field} (`{reward.name}`): {said}"
+        return Tried(reward.name, error=line, traceback=foreign_traceback(error))
     return Tried(
         reward.name,
         tuple(rewards),

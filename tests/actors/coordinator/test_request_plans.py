@@ -169,3 +169,16 @@ def test_previews_that_are_compared_come_in_heats_and_none_is_made_again() -> No
     settings = exploration_settings(job(group_size=3, **compares))
     assert (settings.heat, settings.probes) == (3, 0)
     assert exploration_settings(job(group_size=3)).heat == 1
+
+
+def test_previews_of_their_own_model_are_eulers_without_guidance_or_the_jobs_shift() -> None:
+    spec = job(
+        sampler=SAMPLER | {"steps": 8, "shift": 3.0, "solver": "dpmpp_2m"},
+        exploration={"preview_checkpoint": "anyflow", "preview_steps": 2, "finish": "previous"},
+    )
+    preview = preview_settings(spec, 3)
+    assert preview.preview_model
+    assert (preview.steps, preview.guidance, preview.shift) == (2, 1.0, None)
+    assert (preview.kind, preview.solver) == ("ode", "euler")
+    assert preview_settings(spec, 3, are_samples=True) == rollout_settings(spec, 3)
+    assert not rollout_settings(spec, 3).preview_model

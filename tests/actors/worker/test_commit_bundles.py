@@ -138,6 +138,14 @@ def test_a_bundle_that_does_not_say_what_it_is_is_refused(
         read(pack(unpack(data), metadata))
 
 
+def test_a_refusal_names_those_whose_commits_are_at_fault(data: bytes) -> None:
+    other = Commit(STEP, replace(COMMITS[0].bundle, key="other"), 1)
+    bundles = {KEY: data, "other": data[: len(data) // 2]}
+    with pytest.raises(CommitRefused, match="other is not a commit") as refused:
+        unpack_commits(ORIGIN, REQUESTS, (COMMITS[0], other), bundles, SHAPE)
+    assert refused.value.rows == (1,)
+
+
 def test_damaged_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CommitRefused, match="is not a commit"):
         read(data[: len(data) // 2])

@@ -48,6 +48,13 @@ async def test_a_commit_whose_bundle_is_gone_is_refused(interrupted: Any) -> Non
     assert "CommitRefused" in await refusal(worker, requests[:1], (gone,))
 
 
+async def test_those_whose_bundle_is_there_are_not_refused(interrupted: Any) -> None:
+    worker, requests, commits = interrupted
+    gone = replace(commits[1], bundle=replace(commits[1].bundle, key="gone"))
+    await refusal(worker, requests, (commits[0], gone))
+    assert worker.leader.last(LeaseFailed).failed == (requests[1].id,)
+
+
 async def test_a_commit_made_with_other_weights_of_the_same_version_is_refused(
     interrupted: Any, weights: Tensors
 ) -> None:

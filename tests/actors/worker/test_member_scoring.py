@@ -33,7 +33,9 @@ from scorer_kit import FakeScorer, brightness, use_scorer
 from spotlight.actors.protocol.down import Recall, Revoke
 from spotlight.actors.protocol.up import CommitSteps, Completed, LeaseFailed
 from spotlight.actors.worker import torch_engine
+from spotlight.actors.worker.batch_work import prompt_of
 from spotlight.actors.worker.torch_model import TorchModel
+from spotlight.condition_images import digest_of, with_image
 from spotlight.errors import MissingDependency, ScoringError
 from spotlight.types import Commit, Prompt
 
@@ -136,6 +138,13 @@ async def test_scorers_are_told_what_is_known_of_a_prompt(
     await worker.done()
     ((_, prompts),) = scorer.asked
     assert prompts == (Prompt(told.prompt, {"tag": "x", "n": [1]}), Prompt(plain.prompt))
+
+
+def test_words_that_look_like_the_name_of_an_image_are_words_where_there_is_none() -> None:
+    (request,) = wanted(1)
+    named = msgspec.structs.replace(request, prompt=with_image("a cat", digest_of(b"any")))
+    assert prompt_of(named, b"") == Prompt(named.prompt)
+    assert prompt_of(named, b"any") == Prompt("a cat", image=b"any")
 
 
 async def test_pixels_are_not_in_the_bundle(worker: Worker) -> None:

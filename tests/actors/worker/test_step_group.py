@@ -64,7 +64,7 @@ class Pair:
         self.groups: list[Group] = [init_group(0, 2, listener=listener, timeout_s=LIMIT_S)]
         self.groups.append(joining.result(LIMIT_S))
         self.first, self.second = (
-            GroupSteps(TorchCollective(group, SequenceParallel(model.transformer), ring=1))
+            GroupSteps(TorchCollective(group, [SequenceParallel(model.transformer)], ring=1))
             for group, model in zip(self.groups, models, strict=True)
         )
 

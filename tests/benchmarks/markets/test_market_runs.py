@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from benchmarks.exploration.kept_runs import RUNS
-from benchmarks.markets.entrants import POOLS, TASKS, Kept, entrants
-from benchmarks.markets.places import SHARED, places
-from benchmarks.markets.real_runs import TIMES, absences_of, compressed
+from benchmarks.markets.comparison import Field
+from benchmarks.markets.entrants import (
+    ALL_ON_SPOT,
+    NO_MARKET,
+    POOLS,
+    RESERVED,
+    SPOTLIGHT,
+    TASKS,
+    Entrant,
+    Kept,
+    entrants,
+)
+from benchmarks.markets.one_market import MARKET, NODES, RIVALS, one_market, timed_again
+from benchmarks.markets.places import PAPER, SHARED, places
+from benchmarks.markets.real_runs import TIMES, absences_of, compressed, stretched
+from benchmarks.markets.tables import TABLES
 from spotlight.errors import UserError
-from spotlight_simulation.market.batch_model import BOOT_S
+from spotlight_simulation.market.batch_model import BOOT_S, Market, course
 
 DOCS = Path(__file__).parents[3] / "docs"
+
+
+@cache
+def everybody(task: str, nodes: int) -> dict[str, Entrant]:
+    return entrants(Kept(RUNS, task), nodes)
 
 
 def test_the_places_of_the_test_bed_are_full_when_the_market_has_nodes() -> None:
@@ -44,13 +63,52 @@ def test_nobody_is_away_twice_at_the_same_time() -> None:
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("nodes", POOLS)
 def test_all_that_the_comparison_reads_is_kept(task: str, nodes: int) -> None:
-    found = entrants(Kept(RUNS, task), nodes)
+    found = everybody(task, nodes)
     assert {"spotlight", "reserved", "torchrun-on-spot", "published-on-demand"} <= found.keys()
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_spotlight_on_spot_nodes_alone_trains_as_on_reserved_ones_once_so_many_are_there(
+    task: str,
+) -> None:
+    found = everybody(task, 4)
+    usual, alone = (found[name].system(NO_MARKET).paces for name in (SPOTLIGHT, ALL_ON_SPOT))
+    assert [pace.rate for pace in alone[:2]] == [0.0, 0.0]
+    assert alone[2:] == usual[:3]
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_all_that_train_and_choose_are_faster_with_every_node(task: str) -> None:
+    paces = everybody(task, 4)["all-choose-on-spot-alone"].system(NO_MARKET).paces
+    rates = [pace.rate for pace in paces]
+    assert rates[0] == 0.0
+    assert all(fewer < more for fewer, more in pairwise(rates))
 
 
 def test_a_pool_without_runs_says_how_to_make_them(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"benchmarks\.markets\.real_runs --task ocr --nodes 0"):
         Kept(tmp_path, "ocr").paces(4)
+
+
+def test_a_rival_without_spot_nodes_takes_its_own_iterations_on_a_market() -> None:
+    market = Market(stretched(MARKET, NODES))
+    reserved = everybody("ocr", NODES)[RESERVED]
+    system = reserved.system(market.schedule)
+    came = timed_again(reserved, 11, course(system, market))
+    seconds = reserved.iterations(11) * system.paces[0].iteration_s * TIMES
+    assert came.hours == pytest.approx(seconds / 3600)
+    assert came.cost == pytest.approx(came.hours * 4 * PAPER.reserved_per_gpu_hour)
+
+
+def test_without_runs_of_spotlight_on_the_market_nothing_counts_as_measured(
+    tmp_path: Path,
+) -> None:
+    fields = {task: Field(everybody(task, NODES)) for task in TASKS}
+    found = one_market(tmp_path, fields)
+    assert [found[SPOTLIGHT][f"hours[{task}]"] for task in TASKS] == [None, None]
+    assert all(found[name]["hours"] is None for name in RIVALS)
+    rows = [list(row) for row in TABLES["one-market"]({"one_market": found})]
+    assert rows[3][1:] == ["not measured"] * 6
 
 
 def test_markets_that_ship_are_there_without_any_folder_of_traces(tmp_path: Path) -> None:

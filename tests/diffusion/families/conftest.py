@@ -16,6 +16,7 @@ FAMILIES = (
     "flux",
     "flux2-klein",
     "wan",
+    "anyflow",
     "krea2",
     "z-image",
     "qwen-image-edit",

@@ -18,7 +18,8 @@ from spotlight.diffusion.samplers import sample
 from spotlight.jobs import LoraSpec, ModelSpec, SamplerSpec, TrainingSpec, WindowSpec
 from spotlight.training.trainer import Trainer, TrainingBatch
 
-NAMES = [family.name for family in FAMILIES.values() if not family.image_processor]
+TRAINED = [f for f in FAMILIES.values() if not f.image_processor and not f.any_step]
+NAMES = [family.name for family in TRAINED] + ["wan-a14b"]
 NFT = TrainingSpec(micro_batch=2, options={"times": 1}, learning_rate=1e-2, kl=0.1)
 GRPO = msgspec.structs.replace(NFT, loss="flow_grpo", options={})
 
@@ -35,7 +36,7 @@ def sampler_of(name: str) -> SamplerSpec:
     return SamplerSpec(
         height=32,
         width=64,
-        frames=5 if name == "wan" else 1,
+        frames=5 if name.startswith("wan") else 1,
         steps=4,
         kind="flow_sde",
         window=WindowSpec(length=2, earliest=1, latest=3),

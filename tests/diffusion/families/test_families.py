@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from spotlight.condition_images import digest_of, with_image
 from spotlight.diffusion.checkpoints import load_model
+from spotlight.diffusion.experts import experts_of
 from spotlight.diffusion.families.registry import FAMILIES, open_checkpoint
 from spotlight.diffusion.flow_model import FlowModel
 from spotlight.diffusion.model import DiffusionModel
@@ -20,7 +23,7 @@ from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.preflight.trainable import trainable_shapes
 from spotlight.types import SamplingSettings
 
-NAMES = [family.name for family in FAMILIES.values() if not family.image_processor]
+NAMES = [family.name for family in FAMILIES.values() if not family.image_processor] + ["wan-a14b"]
 PROMPTS = ["a cat", "a dog", "two birds"]
 SEEDS = [1, 2, 3]
 SIZE = (32, 64)
@@ -43,7 +46,7 @@ def load(checkpoint_of: Callable[[str], Path]) -> Load:
 
 
 def settings_of(name: str) -> SamplingSettings:
-    frames = 5 if name == "wan" else 1
+    frames = 5 if name.startswith(("wan", "anyflow")) else 1
     return SamplingSettings(
         kind="flow_sde",
         steps=4,
@@ -69,6 +72,15 @@ def test_the_embedding_of_a_prompt_does_not_depend_on_those_beside_it(
         expected = together.select([row]).tensors
         assert found.keys() == expected.keys()
         assert all(torch.equal(found[each], expected[each]) for each in found)
+
+
+def test_words_that_look_like_the_name_of_an_image_are_words_of_a_model_that_takes_none(
+    load: Load,
+) -> None:
+    named = with_image("a cat", digest_of(b"any"))
+    found = load("flux").encode_prompts(["a cat", named]).tensors["embeds"]
+    assert not torch.equal(found[0], found[1])
+    assert sample(load("flux"), [named], [1], settings_of("flux")).latents.isfinite().all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -130,9 +142,9 @@ def test_gradients_reach_every_adapter_of_the_familys_own_list(
     spec = ModelSpec(checkpoint=str(checkpoint_of(name)), tuning="lora", lora=LoraSpec(rank=2))
     model, frames = load_model(spec, device="cpu"), settings_of(name).frames
     velocity = model.velocity(
-        torch.randn(1, *model.latent_shape(*SIZE, frames)),
-        torch.tensor([0.5]),
-        model.encode_prompts(["a cat"]),
+        torch.randn(2, *model.latent_shape(*SIZE, frames)),
+        torch.tensor([0.5, 0.95]),
+        model.encode_prompts(["a cat"] * 2),
         height=SIZE[0],
         width=SIZE[1],
         frames=frames,
@@ -140,13 +152,13 @@ def test_gradients_reach_every_adapter_of_the_familys_own_list(
     velocity.square().mean().backward()
     state = model.trainable_state()
     assert {name: tuple(tensor.shape) for name, tensor in state.items()} == trainable_shapes(spec)
-    family = open_checkpoint(checkpoint_of(name))[0]
     parameters = dict(model.transformer.named_parameters())
-    for target in family.lora_targets:
+    family, folder = open_checkpoint(checkpoint_of(name))
+    for prefix, target in product(folder.transformers.values(), family.lora_targets):
         gradients = [
             parameter.grad
             for each, parameter in parameters.items()
-            if f".{target}.lora_B." in f".{each}"
+            if each.startswith(prefix) and f".{target}.lora_B." in f".{each}"
         ]
         assert any(grad is not None and grad.abs().sum() > 0 for grad in gradients), target
 
@@ -162,11 +174,11 @@ def test_what_is_trained_is_what_preflight_says(
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_plan_for_several_members_names_modules_that_there_are(load: Load, name: str) -> None:
-    transformer = load(name).transformer
-    plan = plan_of(transformer)
-    for pattern in (*plan.inputs, *plan.outputs, *plan.gathers):
-        assert list(matching(transformer, pattern)), pattern
-    assert any(list(matching(transformer, pattern)) for pattern in plan.attention)
+    for transformer in experts_of(load(name).transformer):
+        plan = plan_of(transformer)
+        for pattern in (*plan.inputs, *plan.outputs, *plan.gathers):
+            assert list(matching(transformer, pattern)), pattern
+        assert any(list(matching(transformer, pattern)) for pattern in plan.attention)
 
 
 def test_a_video_is_decoded_to_frames_and_one_frame_to_an_image(load: Load) -> None:

@@ -189,6 +189,16 @@ def test_unusable_commits_start_over_and_cost_no_attempt(rig: Rig) -> None:
     assert rig.complete(rig.last()) == Answer(1)
 
 
+def test_only_those_start_over_whose_commits_cannot_be_used(rig: Rig) -> None:
+    rig.add("a")
+    rig.submit(*requests(2))
+    rig.commit(rig.last(), 1)
+    rig.give_back(rig.last())
+    rig.fail(rig.last(), request(1).id, what="commits")
+    assert rig.saved() == {request(0).id: 1}
+    assert rig.deleted() == [], "the other one is in the same bundle"
+
+
 def test_blaming_commits_that_never_came_is_a_failed_attempt(rig: Rig) -> None:
     rig.add("a")
     rig.submit(request(0))

@@ -9,6 +9,7 @@ import pytest
 from table_rig import SETTINGS, STEPS, Rig, ids, images, request, steps
 
 from spotlight.policies.requests.instructions import Answer, GrantLease
+from spotlight.record.run_events import ScorerFailed
 from spotlight.types import Request
 
 ROWS = SETTINGS.micro_batch
@@ -90,6 +91,52 @@ def test_a_request_that_is_given_up_is_not_waited_for(two: Rig) -> None:
     assert set(two.given_up()) == set(ids(lost))
     [grant] = to_score(two)
     assert not set(ids(grant)) & set(ids(lost))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_an_image_that_is_left_alone_is_given_up_in_one_line_and_never_scored(
+    rig: Rig, size: int
+) -> None:
+    rig.add("first", batch=1, credits=1)
+    wanted = group(size)
+    rig.submit(*wanted)
+    for _ in wanted[1:]:
+        denoise(rig, rig.last())
+    [failing] = ids(rig.last())
+    while not rig.given_up():
+        rig.fail(rig.last())
+    assert len(to_score(rig)) == (size > 2), "two that are left are compared"
+    alone = [one for one in rig.given_up() if one != failing]
+    assert len(alone) == (size == 2)
+    assert [event.request for event in rig.events(ScorerFailed)] == alone
+
+
+def test_a_restarted_coordinator_knows_of_an_image_that_was_left_alone(rig: Rig) -> None:
+    wanted = group(2)
+    rig.add("first", batch=1, credits=1)
+    rig.submit(*wanted)
+    denoise(rig, rig.last())
+    while not rig.given_up():
+        rig.fail(rig.last())
+    rig.restart()
+    rig.add("first")
+    rig.submit(*wanted)
+    assert set(rig.given_up()) == set(ids(wanted))
+    assert rig.grants() == []
+
+
+def test_of_a_group_only_what_is_lost_is_made_again(two: Rig) -> None:
+    first, second = two.last("first"), two.last("second")
+    for grant in (first, second):
+        denoise(two, grant)
+    [whole] = to_score(two)
+    two.fail(whole, *ids(second), what="commits")
+    again = two.last()
+    assert set(ids(again)) == set(ids(second))
+    assert set(steps(again)) == {0}
+    assert two.deleted() == [images(second).key]
+    denoise(two, again)
+    assert ids(to_score(two)[-1]) == ids(whole)
 
 
 def test_a_group_that_nobody_wants_is_not_scored(two: Rig) -> None:

@@ -230,11 +230,12 @@ class History(Ledger):
         what = self.rng.choice(["denoising", "scoring", "commits"])
         failed = tuple(self.rng.sample(ids, self.rng.randrange(len(ids) + 1)))
         if self.holds(process, number):
-            if what == "commits" and any(id in self.commits for id in ids):
-                for id in ids:
+            blamed = failed or ids
+            if what == "commits" and any(id in self.commits for id in blamed):
+                for id in blamed:
                     self.commits.pop(id, None)
             else:
-                self.count_failures(process, failed or ids)
+                self.count_failures(process, blamed)
         said = self.table.fail(process.name, process.epoch, number, "boom", what, failed, self.now)
         self.happens(said, [number])
 

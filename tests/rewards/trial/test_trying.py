@@ -30,9 +30,19 @@ def fails(images, prompts):
 def short(images, prompts):
     return [0.5]
 
+def words(images, prompts):
+    return ["a"] * len(images)
+
+def none(images, prompts):
+    return None
+
+def lazy(images, prompts):
+    return ({}["weights"] for image in images)
+
 def nothing(images, prompts):
     return [float("nan")] * len(images)
 """
+FIELD = "rewards[0]"
 ALLOWED = Permissions(code=("tried_rewards",))
 
 
@@ -56,34 +66,41 @@ def group(text: str, *edges: int) -> list[Picture]:
 
 
 def test_images_of_one_size_are_scored_together_and_others_by_themselves() -> None:
-    tried = try_scorer(spec("count"), [group("a", 8, 8), group("b", 8, 4)], ALLOWED)
+    tried = try_scorer(FIELD, spec("count"), [group("a", 8, 8), group("b", 8, 4)], ALLOWED)
     assert tried.rewards == (0.01, 0.01, 0.01, 0.02)
     assert not tried.error
 
 
 def test_a_scorer_that_compares_gets_each_group_by_itself() -> None:
-    tried = try_scorer(spec("count", groupwise=True), [group("a", 8, 8), group("b", 4, 4)], ALLOWED)
+    tried = try_scorer(
+        FIELD, spec("count", groupwise=True), [group("a", 8, 8), group("b", 4, 4)], ALLOWED
+    )
     assert tried.rewards == (0.01, 0.01, 0.02, 0.02)
 
 
 @pytest.mark.parametrize(
     ("function", "error"),
     [
-        ("short", "the scorer gave 1 rewards for 2 images"),
+        ("short", "rewards[0] (`python`): the scorer gave 1 rewards for 2 images"),
+        ("words", "rewards[0] (`python`): the scorer gave no list of numbers (could not convert"),
+        ("none", "rewards[0] (`python`): the scorer gave no list of numbers, but NoneType"),
         ("nothing", "nan is not a valid reward"),
         ("nowhere", "has no class or function nowhere"),
     ],
 )
 def test_what_is_no_reward_is_said(function: str, error: str) -> None:
-    tried = try_scorer(spec(function), [group("a", 8, 8)], ALLOWED)
+    tried = try_scorer(FIELD, spec(function), [group("a", 8, 8)], ALLOWED)
     assert error in tried.error
-    assert tried.rewards == ()
+    assert (tried.rewards, tried.traceback) == ((), ""), "no code of its own has raised"
 
 
-def test_a_scorer_that_raises_is_shown_with_the_line() -> None:
-    tried = try_scorer(spec("fails"), [group("a", 8)], ALLOWED)
-    assert "KeyError: 'weights'" in tried.error
-    assert 'raise KeyError("weights")' in tried.traceback
+@pytest.mark.parametrize(
+    ("function", "line"), [("fails", 'raise KeyError("weights")'), ("lazy", '({}["weights"] for')]
+)
+def test_a_scorer_that_raises_is_shown_with_the_line(function: str, line: str) -> None:
+    tried = try_scorer(FIELD, spec(function), [group("a", 8)], ALLOWED)
+    assert tried.error == "rewards[0] (`python`): KeyError: 'weights'"
+    assert line in tried.traceback
 
 
 @pytest.mark.parametrize(
@@ -91,7 +108,7 @@ def test_a_scorer_that_raises_is_shown_with_the_line() -> None:
     [((8,), "it compares images of a prompt, and there is one only"), ((8, 4), "differ in size")],
 )
 def test_what_cannot_be_compared_is_said(edges: tuple[int, ...], error: str) -> None:
-    tried = try_scorer(spec("count", groupwise=True), [group("a", *edges)], ALLOWED)
+    tried = try_scorer(FIELD, spec("count", groupwise=True), [group("a", *edges)], ALLOWED)
     assert error in tried.error
 
 

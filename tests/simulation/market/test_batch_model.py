@@ -182,14 +182,20 @@ def test_previews_are_as_many_as_the_test_bed_of_four_nodes_makes() -> None:
         assert paces[4].iteration_s == pytest.approx(40.6, rel=0.03)
 
 
-def test_without_spot_nodes_samples_are_rolled_out_on_the_reserved_ones() -> None:
-    paces = job_paces(
-        Case(task="ocr", rival="spotlight", seed=11).job(),
-        load_profile(PROFILES["sol-rl-split"]),
-        nodes=1,
-    )
-    assert paces[0].iteration_s == pytest.approx(66.3, rel=0.03)
-    assert paces[0].previews == 0
+@pytest.mark.parametrize(("nodes", "iteration_s", "previews"), [(0, 91.9, 2.54), (1, 61.1, 2.48)])
+def test_training_waits_for_previews_where_nodes_are_few_as_the_real_coordinator_has_it(
+    nodes: int, iteration_s: float, previews: float
+) -> None:
+    """The figures are of ten iterations of the simulated test-bed."""
+    pace = job_paces(job(), load_profile(PROFILES["sol-rl-split"]), nodes=nodes)[nodes]
+    assert pace.iteration_s == pytest.approx(iteration_s, rel=0.03)
+    assert pace.previews == pytest.approx(previews, rel=0.05)
+
+
+def test_training_waits_for_nothing_where_spot_nodes_make_enough_beside_it() -> None:
+    paces = job_paces(job(), load_profile(PROFILES["sol-rl-split"]), nodes=4)
+    assert paces[2].iteration_s == paces[4].iteration_s
+    assert paces[2].previews < paces[4].previews
 
 
 def test_a_job_that_does_not_train_on_previews_rolls_out_on_all_gpus() -> None:

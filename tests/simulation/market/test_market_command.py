@@ -98,7 +98,7 @@ def test_a_hole_is_refused_or_left_out() -> None:
 
 def test_it_is_said_that_holes_are_left_out() -> None:
     (remark,) = figures(*ZONED, "--skip-holes")["remarks"]
-    assert remark.endswith("stretches without data are left out")
+    assert remark == "1 hole in the data left out"
 
 
 def test_prices_of_a_job_in_another_currency_are_refused(tmp_path: Path) -> None:
@@ -117,7 +117,11 @@ def test_a_profile_without_a_row_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_pool_without_nodes_is_refused() -> None:
-    assert "must have a node at least" in refusal("--set", "pools.spot.nodes=0")
+    assert refusal("--set", "pools.spot.nodes=0").startswith("pools.spot.nodes: must be 1 at least")
+
+
+def test_a_pool_that_is_larger_than_the_market_is_refused_by_its_field() -> None:
+    assert "100 (`pools.spot.nodes`)" in refusal("--set", "pools.spot.nodes=100")
 
 
 def test_without_what_simulates_a_replay_says_what_to_install(

@@ -111,3 +111,14 @@ def test_an_offer_that_cannot_be_had_is_refused(
 def test_a_name_that_nobody_knows_is_refused_with_the_tables() -> None:
     with pytest.raises(UserError, match="the tables are paper-69"):
         read_prices("zzz")
+
+
+def test_a_name_that_is_nearly_that_of_a_table_is_answered_with_that_table() -> None:
+    with pytest.raises(UserError, match="did you mean `paper-7"):
+        read_prices("paper-70")
+
+
+def test_a_name_like_no_other_is_answered_with_none_that_has_nothing_to_do_with_it() -> None:
+    with pytest.raises(UserError) as refused:
+        read_prices("zzz")
+    assert "did you mean" not in str(refused.value)

@@ -48,6 +48,7 @@ def all_of_them(schedule: Schedule) -> dict[str, System]:
         "groups": rivals.without_elastic_groups("groups", 4, PACES),
         "batches": rivals.lost_batches("batches", 4, PACES, batch_s=5.0, share=0.5),
         "torchrun": rivals.torchrun("torchrun", 4, PACES, schedule),
+        "trainers": rivals.trainers_on_spot("trainers", PACES, schedule),
     }
 
 
@@ -77,6 +78,20 @@ def test_on_steady_nodes_only_checkpoints_and_the_first_start_cost_anything() ->
 def test_a_restart_of_all_costs_more_than_going_on_with_those_that_are_left() -> None:
     made = all_of_them(LOSSES)
     assert done(made["torchrun"], LOSSES) < done(made["torchft"], LOSSES)
+
+
+def test_trainers_on_spot_are_missed_for_the_patience_of_the_job() -> None:
+    recovery = rivals.trainers_on_spot("trainers", PACES, LOSSES).recovery
+    assert recovery.stop_at_loss_s > COSTS["patience"].seconds
+
+
+def test_trainers_on_spot_do_not_stop_for_newcomers() -> None:
+    recovery = rivals.trainers_on_spot("trainers", PACES, LOSSES).recovery
+    assert recovery.stop_at_join_s == recovery.again_at_join_s == 0
+
+
+def test_trainers_on_spot_pay_for_no_reserved_gpu() -> None:
+    assert rivals.trainers_on_spot("trainers", PACES, LOSSES).reserved_gpus == 0
 
 
 def test_checkpoints_are_written_more_often_where_nodes_are_lost_more_often() -> None:

@@ -97,7 +97,7 @@ def test_without_its_holes_a_trace_is_shorter_and_goes_on_after_them() -> None:
     trace = HOLED.without_holes()
     assert trace.counts == ((0.0, 4), (40.0, 2), (50.0, 3))
     assert (trace.seconds, trace.holes) == (90.0, ())
-    assert "1 stretches without data" in trace.remarks[0]
+    assert "1 hole in the data left out" in trace.remarks[0]
     assert all(after.at_s > before.at_s for before, after in pairwise(trace.counts))
 
 
@@ -105,7 +105,7 @@ def test_without_its_holes_a_trace_is_shorter_and_goes_on_after_them() -> None:
     ("pool", "stretch", "said"),
     [
         (5, {}, "never had more than 4 nodes"),
-        (0, {}, "must have a node at least"),
+        (0, {}, "must be 1 at least"),
         (4, {"start_s": 100.0}, "is not within the trace"),
         (4, {"start_s": 0.0, "seconds": 101.0}, "is not within the trace"),
     ],

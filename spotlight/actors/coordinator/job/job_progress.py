@@ -75,7 +75,6 @@ class JobProgress:
         """Denoising steps that random groups may take before others; see `Credit`."""
         self.least_previews = 0
         """How many previews the exploration after the next iteration's beginning waits for."""
-        self.iterations_without_spot = self.saved.iterations_without_spot
         self.flat_iterations = self.saved.flat_iterations
         """How many iterations in a row had nothing but equal rewards, with the latest rollout."""
 
@@ -181,7 +180,6 @@ class JobProgress:
             flat_iterations=self.flat_iterations,
             random_credit=self.random_credit,
             least_previews=self.least_previews,
-            iterations_without_spot=self.iterations_without_spot,
         )
         self.metrics.scoring_s = scoring_s
         write, run = self._record.write, self._record.run

@@ -1,23 +1,22 @@
 """For how many previews training waits, where exploration would end with it otherwise: as many as
-are worth it by the plan of spot time.
+are worth it by the plan of spot time, whoever is there to make them.
 
-That is planned where spot workers have something else to do than to preview, as gradients of
-slices, and where for long there was none. It is on record when an iteration begins, so a kill
-changes nothing.
+It is on record when an iteration begins, so a kill changes nothing.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from spotlight.policies.spot_time import LONG, plan_spot_time
-from spotlight.record.run_events import SettingsWithoutSpot
+from spotlight.policies.spot_time import plan_spot_time
+from spotlight.record.run_events import TrainingWaits
 
 if TYPE_CHECKING:
     from spotlight.actors.coordinator.job.job_runner import JobRunner
 
 _TO_BEGIN_WITH = 2
 """Previews for each sample while too few have told what a choice is worth."""
+_UNTOLD = "too few previews have told what a choice among them is worth"
 
 
 class WaitedPreviews:
@@ -34,27 +33,39 @@ class WaitedPreviews:
         """The next iteration is about to be settled: decide for the exploration beside it."""
         if not self._may_wait:
             return
-        progress, nodes = self._job.progress, self._job.roster.nodes.values()
-        before = progress.saved.iterations_without_spot
-        has_spot = any(node.pool == "spot" and node.workers for node in nodes)
-        progress.iterations_without_spot = 0 if has_spot else before + 1
-        was_long, is_long = before >= LONG, progress.iterations_without_spot >= LONG
-        is_planned = is_long or self._job.spec.training.slices > 1
-        progress.least_previews = self._worth_waiting_for() if is_planned else 0
-        if was_long != is_long:
-            samples = self._job.spec.samples_per_iteration
+        progress, samples = self._job.progress, self._job.spec.samples_per_iteration
+        before = progress.saved.least_previews
+        wanted = self._wanted()
+        if wanted is None:
+            progress.least_previews = before
+            return
+        progress.least_previews = round(wanted.previews * samples)
+        if (progress.least_previews > 0) != (before > 0):
             self._job.event(
-                SettingsWithoutSpot(
+                TrainingWaits(
                     iteration=self._job.machine.completed,
-                    without_spot=is_long,
-                    previews=round(progress.least_previews / samples, 2),
+                    previews=round(wanted.previews, 2),
+                    why=wanted.why,
                 )
             )
 
-    def _worth_waiting_for(self) -> int:
+    def _wanted(self) -> _Wanted | None:
+        """By the plan; None where nothing says anything else than before, as after a restart.
+
+        While the worth of a choice is a guess, the plan says only whether to wait: it might go on
+        with one preview for each sample, and only a choice tells what choices are worth.
+        """
         job, workers = self._job, self._job.gradients.workers
-        samples = job.spec.samples_per_iteration
+        work, latest = workers.work(workers.able), job.progress.exploration.latest
+        plan = None if work is None else plan_spot_time(work)
         if not job.progress.exploration.worth.is_known:
-            return min(_TO_BEGIN_WITH, job.spec.exploration.candidates) * samples
-        work = workers.work(workers.able)
-        return 0 if work is None else round(plan_spot_time(work).waited_for * samples)
+            leaves_choice = latest.previews > job.spec.samples_per_iteration
+            if plan is None or plan.waited_for or not leaves_choice:
+                return _Wanted(min(_TO_BEGIN_WITH, job.spec.exploration.candidates), _UNTOLD)
+        return None if plan is None else _Wanted(plan.waited_for, plan.why)
+
+
+class _Wanted(NamedTuple):
+    previews: float
+    """For each sample, which training waits for."""
+    why: str

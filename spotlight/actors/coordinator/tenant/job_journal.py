@@ -78,8 +78,6 @@ class SavedProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Denoising steps that random groups may take before others; None before the first group."""
     least_previews: int = 0
     """How many previews the next exploration waits for, though training has ended."""
-    iterations_without_spot: int = 0
-    """How many iterations in a row, up to now, ended without a spot worker."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -108,14 +108,20 @@ def preview_settings(
     job: JobSpec, iteration: int, *, are_samples: bool = False
 ) -> SamplingSettings:
     """How the candidates of an iteration are previewed: as its samples will be, or without noise
-    when the steps differ.
+    when the steps differ. A model of its own for previews has guidance in its weights and its own
+    schedule, and its steps are Euler's.
 
     Args:
         are_samples: they take all steps, whatever the job says.
     """
     if are_samples or job.preview_steps == job.sampler.steps:
         return rollout_settings(job, iteration)
-    return _settings(job, job.preview_steps, None)
+    settings = _settings(job, job.preview_steps, None)
+    if not job.exploration.preview_checkpoint:
+        return settings
+    return msgspec.structs.replace(
+        settings, preview_model=True, guidance=1.0, shift=None, solver="euler"
+    )
 
 
 def evaluation_settings(job: JobSpec) -> SamplingSettings:

@@ -43,4 +43,5 @@ class StepProfile:
 
     def _key(self, settings: SamplingSettings, members: int) -> StepKey:
         size = settings.height, settings.width
-        return StepKey(self._model, *size, members, settings.micro_batch, settings.frames)
+        model = f"previews of {self._model}" if settings.preview_model else self._model
+        return StepKey(model, *size, members, settings.micro_batch, settings.frames)

@@ -49,7 +49,7 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.GradientFailed: "warning",
     run_events.GradientsGivenUp: "warning",
     run_events.OtherDevice: "warning",
-    run_events.SettingsWithoutSpot: "info",
+    run_events.TrainingWaits: "info",
     run_events.ScorerFailed: "warning",
     run_events.TrainersFound: "info",
     run_events.TrainersBuilt: "info",
