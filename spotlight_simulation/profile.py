@@ -86,8 +86,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     @property
     def publication_s(self) -> float:
         """The time from the end of training until a node has the new weights."""
-        given = self.publish_s is not None
-        return self.publish_s if given else self.lending.weights_s(self.gpus)
+        given = self.publish_s
+        return self.lending.weights_s(self.gpus) if given is None else given
 
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, and for the rows that it makes of a

@@ -68,7 +68,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     publish_s: float
     load_s: float
     weights_s: float
-    """Until a spot GPU has the weights of an update."""
+    """The time from an update until a spot GPU has its weights."""
     gradient_s: float
     """To bring a gradient back."""
     taken_s: float

@@ -1,5 +1,6 @@
-"""Which workers compute gradients while the ranks of a job train, instead of denoising: as many as
-the plan of spot time says, by what was measured so far.
+"""Which workers compute gradients before all else while the ranks of a job train: as many as the
+plan of spot time says, by what was measured so far. They and the others take turns: who has nothing
+of its own kind to do does the other thing.
 """
 
 from __future__ import annotations
