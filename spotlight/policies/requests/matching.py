@@ -612,6 +612,8 @@ class Matching:
                 return None  # near the end of a phase nothing waits behind a busy worker
             if not everyone and taker.name in batch.failed_at:
                 continue
+            if taker.computes and batch.is_random:
+                continue  # gradients, which training waits for, would wait for it
             assert taker.report is not None
             if not batch.is_denoised or len(taker.leases) < taker.report.credits:
                 return taker
