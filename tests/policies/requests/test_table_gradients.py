@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from table_rig import LEASE_S, STEPS, Rig, gradients, ids, request, requests
+from table_rig import LEASE_S, SETTINGS, STEPS, Rig, gradients, ids, request, requests
 
 from spotlight.policies.requests.instructions import DeleteBundle, Persist, RequestsFinished
 from spotlight.record.run_events import (
@@ -186,6 +186,18 @@ def test_who_previews_while_there_is_no_gradient_counts_among_those_that_preview
     assert (rig.table.free_groups, rig.table.previewing_groups) == (1, 1)
     rig.compute("a", versatile=["a"])
     assert (rig.table.free_groups, rig.table.previewing_groups) == (1, 2)
+
+
+def test_what_a_batch_takes_is_known_where_all_preview_while_there_is_no_gradient(
+    rig: Rig,
+) -> None:
+    rig.add("a", credits=1)
+    rig.submit(*requests(4, "preview"))
+    rig.complete(rig.last())
+    rig.compute("a")
+    assert rig.table.batch_s(SETTINGS) is None
+    rig.compute("a", versatile=["a"])
+    assert rig.table.batch_s(SETTINGS) is not None
 
 
 # --- what is counted ---
