@@ -35,6 +35,15 @@ def test_what_a_user_has_told_torch_holds_again_after_an_error():
         torch.use_deterministic_algorithms(False)
 
 
+def test_who_leaves_while_another_one_computes_changes_nothing_for_that_one():
+    left_behind, next_one = repeatable_kernels(CUDA), repeatable_kernels(CUDA)
+    left_behind.__enter__()
+    with next_one:
+        left_behind.__exit__(None, None, None)
+        assert torch.are_deterministic_algorithms_enabled()
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
 def test_kernels_of_a_cpu_are_left_alone():
     with repeatable_kernels(CPU):
         assert not torch.are_deterministic_algorithms_enabled()

@@ -9,6 +9,7 @@ exactly these requests or not at all. That of the last step is what training nee
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 
 import msgspec
 import torch
@@ -53,12 +54,16 @@ def unpack_commits(
     """The progress of a batch from the commits of its requests; `shape` is that of one sample's
     latents. Raises `CommitRefused` with the reason, of those requests whose commits are at fault.
     """
+
+    @cache  # several requests share a bundle
+    def opened(key: str) -> tuple[_Record, Progress]:
+        return _open(key, bundles[key], origin, shape)
+
     rows: list[Progress] = []
     refused: dict[int, CommitRefused] = {}
     for index, (request, commit) in enumerate(zip(requests, commits, strict=True)):
         try:
-            opened = _open(commit.bundle.key, bundles[commit.bundle.key], origin, shape)
-            rows.append(_row(*opened, commit, request))
+            rows.append(_row(*opened(commit.bundle.key), commit, request))
         except CommitRefused as error:
             refused[index] = error
     if refused:

@@ -612,6 +612,8 @@ class Matching:
                 return None  # near the end of a phase nothing waits behind a busy worker
             if not everyone and taker.name in batch.failed_at:
                 continue
+            if taker.computes and batch.is_random:
+                continue  # gradients, which training waits for, would wait for it
             assert taker.report is not None
             if not batch.is_denoised or len(taker.leases) < taker.report.credits:
                 return taker
@@ -667,11 +669,15 @@ class Matching:
     @property
     def previewing_groups(self) -> int:
         """The same with those that preview while there is no gradient to compute."""
-        return len(self._pullers - (self._computing - self._versatile))
+        return len(self._previewing)
 
     def pullers(self) -> Iterator[Taker]:
         """Those that lead them."""
-        return (self.takers[name] for name in sorted(self._pullers - self._computing))
+        return (self.takers[name] for name in sorted(self._previewing))
+
+    @property
+    def _previewing(self) -> set[str]:
+        return self._pullers - (self._computing - self._versatile)
 
     def backlog(self) -> tuple[Backlog, ...]:
         """What is not denoised yet, by kind and settings."""

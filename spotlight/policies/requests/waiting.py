@@ -92,6 +92,8 @@ class Batch:
     key: Hashable
     failed_at: frozenset[str]
     is_denoised: bool
+    is_random: bool
+    """Whether its seeds are random ones, for which nothing waits, and which take all steps."""
     is_group: bool = False
     """Whether its rows are scored together: they are leased together."""
     rows: OrderedDict[str, Row] = field(default_factory=OrderedDict)
@@ -105,10 +107,10 @@ class Batch:
         return next(iter(self.rows.values()))
 
     @property
-    def suits(self) -> tuple[frozenset[str], bool]:
+    def suits(self) -> tuple[frozenset[str], bool, bool]:
         """All that a worker which holds the weights is chosen by: batches of which this is equal
         suit the same workers."""
-        return self.failed_at, self.is_denoised
+        return self.failed_at, self.is_denoised, self.is_random
 
     def take(self, most: int, prompts: Collection[str]) -> list[Row]:
         """Up to so many of its rows: those of such prompts, then the oldest. All of a group."""
@@ -254,7 +256,8 @@ class Waiting:
         """A batch for a row, which is to enter it."""
         self._made += 1
         rank = self._rank(row, -self._made if ahead else self._made)
-        batch = self._batches[key] = Batch(rank, key, failed_at, row.is_denoised)
+        batch = Batch(rank, key, failed_at, row.is_denoised, row.request.kind == "random")
+        self._batches[key] = batch
         self._queues.setdefault(weights_of(row.request), _Queue()).add(batch)
         return batch
 

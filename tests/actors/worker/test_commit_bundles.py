@@ -10,6 +10,7 @@ import torch
 from job_kit import SETTINGS, offer, request
 from msgspec.structs import replace
 
+from spotlight.actors.worker import commit_bundles
 from spotlight.actors.worker.commit_bundles import pack_commit, unpack_commits
 from spotlight.actors.worker.engine import Origin
 from spotlight.diffusion.progress import Progress
@@ -144,6 +145,18 @@ def test_a_refusal_names_those_whose_commits_are_at_fault(data: bytes) -> None:
     with pytest.raises(CommitRefused, match="other is not a commit") as refused:
         unpack_commits(ORIGIN, REQUESTS, (COMMITS[0], other), bundles, SHAPE)
     assert refused.value.rows == (1,)
+
+
+def test_a_bundle_of_several_is_opened_once(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[bytes] = []
+
+    def noted(data: bytes) -> Tensors:
+        opened.append(data)
+        return unpack(data)
+
+    monkeypatch.setattr(commit_bundles, "unpack", noted)
+    read(data)
+    assert opened == [data]
 
 
 def test_damaged_bytes_are_refused(data: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from table_rig import LEASE_S, STEPS, Rig, gradients, ids, request, requests
+from table_rig import LEASE_S, SETTINGS, STEPS, Rig, gradients, ids, request, requests
 
 from spotlight.policies.requests.instructions import DeleteBundle, Persist, RequestsFinished
 from spotlight.record.run_events import (
@@ -12,6 +12,7 @@ from spotlight.record.run_events import (
     RequestGivenUp,
     ResultsIgnored,
 )
+from spotlight.types import RequestKind
 
 
 def computing(rig: Rig, *workers: str, slices: int = 5) -> None:
@@ -142,11 +143,23 @@ def test_a_gradient_goes_to_who_computes_before_others_that_are_free(rig: Rig) -
     assert (granted(rig, "b"), granted(rig, "a")) == ([1], [0])
 
 
-def test_who_computes_is_given_no_evaluation_meanwhile(rig: Rig) -> None:
+@pytest.mark.parametrize("kind", ["evaluation", "random"])
+def test_who_computes_is_given_nothing_long_meanwhile_that_training_does_not_wait_for(
+    rig: Rig, kind: RequestKind
+) -> None:
     rig.add("a", credits=1)
     rig.compute("a", versatile=["a"])
-    rig.submit(*requests(4, "evaluation"))
+    rig.submit(*requests(4, kind))
     assert rig.grants() == []
+    rig.compute()
+    assert len(rig.grants()) == 1
+
+
+def test_who_computes_previews_meanwhile_though_random_seeds_come_first(rig: Rig) -> None:
+    rig.add("a", credits=1)
+    rig.compute("a", versatile=["a"])
+    rig.submit(*requests(4, "random"), *requests(4, "preview"))
+    assert ids(rig.last()) == ids(requests(4, "preview"))
 
 
 def test_who_is_behind_with_scores_computes_meanwhile(rig: Rig) -> None:
@@ -173,6 +186,18 @@ def test_who_previews_while_there_is_no_gradient_counts_among_those_that_preview
     assert (rig.table.free_groups, rig.table.previewing_groups) == (1, 1)
     rig.compute("a", versatile=["a"])
     assert (rig.table.free_groups, rig.table.previewing_groups) == (1, 2)
+
+
+def test_what_a_batch_takes_is_known_where_all_preview_while_there_is_no_gradient(
+    rig: Rig,
+) -> None:
+    rig.add("a", credits=1)
+    rig.submit(*requests(4, "preview"))
+    rig.complete(rig.last())
+    rig.compute("a")
+    assert rig.table.batch_s(SETTINGS) is None
+    rig.compute("a", versatile=["a"])
+    assert rig.table.batch_s(SETTINGS) is not None
 
 
 # --- what is counted ---
