@@ -16,7 +16,7 @@ from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.preflight.starts import Start, find_start
 from spotlight.preflight.trainable import trainable_shapes
-from spotlight.training.checkpoints import save_checkpoint
+from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from tests.small_run import write_run
 
 BASE = "builtin:ocr-tiny"
@@ -95,6 +95,19 @@ def test_a_run_gives_the_average_of_the_checkpoint_that_is_named(
     assert start.name == f"{run}@{iteration}"
     assert (start.factor, start.score) == (1.0, pytest.approx(1 / iteration))
     assert {name.partition("/")[0] for name in start.pieces} == {"weights"}
+
+
+def test_a_run_of_two_transformers_is_no_start_for_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", saved=(3,))
+    path = run / "checkpoints" / "iteration-000003.safetensors"
+    tensors, _ = load_checkpoint(path)
+    both = {
+        name.replace("/", f"/{part}."): it.clone()
+        for name, it in tensors.items()
+        for part in ("transformer", "transformer_2")
+    }
+    save_checkpoint(path, both, {})
+    refused(run, "has two transformers, and this model one transformer: it is of another model")
 
 
 def test_a_run_that_trained_adapters_of_another_scale_gives_the_same_product(
