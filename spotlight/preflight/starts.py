@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -51,6 +50,8 @@ _ADAPTER = re.compile(
 """How peft and diffusers call a matrix of an adapter."""
 _PARTS = {"lora.down": "lora_A", "lora.up": "lora_B"}
 _ALPHA = re.compile(r"(?:base_model\.model\.)?(?:transformer\.)?(?P<layer>.+)\.alpha")
+_LAST_WORD = re.compile(r"[^.]+(?:\.\d+)*$")
+"""Of the name of a layer."""
 _ROLES = ("weights", "ema", "adam_mean", "adam_square", "old")
 """What a checkpoint has of a trainer that another one may begin with."""
 
@@ -363,11 +364,9 @@ def _require_shapes(name: str, expected: Mapping[str, Shape], found: Mapping[str
 
 
 def _targets(found: Iterable[str]) -> str:
-    """The last words of the names of the layers with adapters."""
-    layers = Counter(
-        name.partition(".lora_")[0].rpartition(".")[2] for name in found if ".lora_A." in name
-    )
-    return ",".join(sorted(layers))
+    """The last words of the names of the layers with adapters, with the numbers behind them."""
+    layers = {name.partition(".lora_")[0] for name in found if ".lora_A." in name}
+    return ",".join(sorted({_LAST_WORD.findall(layer)[0] for layer in layers}))
 
 
 def _more(names: list[str]) -> str:

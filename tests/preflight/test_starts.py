@@ -179,6 +179,9 @@ def test_adapters_of_other_layers_are_refused_with_what_to_set(tmp_path: Path) -
     some = {name: it for name, it in adapters("diffusers").items() if ".to_q." in name}
     save_file(some, tmp_path / DIFFUSERS)
     refused(tmp_path, "lacks", "of this model; set model.lora.targets=[to_q]")
+    out = {name: it for name, it in adapters("diffusers").items() if ".to_out.0." in name}
+    save_file({**some, **out}, tmp_path / DIFFUSERS)
+    refused(tmp_path, "lacks", "of this model; set model.lora.targets=[to_out.0,to_q]")
     save_file(
         {name.replace("transformer_blocks", "blocks"): it for name, it in some.items()},
         tmp_path / DIFFUSERS,
