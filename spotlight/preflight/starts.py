@@ -51,7 +51,7 @@ _ADAPTER = re.compile(
 _PARTS = {"lora.down": "lora_A", "lora.up": "lora_B"}
 _ALPHA = re.compile(r"(?:base_model\.model\.)?(?:transformer\.)?(?P<layer>.+)\.alpha")
 _LAST_WORD = re.compile(r"[^.]+(?:\.\d+)*$")
-"""Of the name of a layer."""
+"""The last word of the name of a layer, with the numbers behind it."""
 _ROLES = ("weights", "ema", "adam_mean", "adam_square", "old")
 """What a checkpoint has of a trainer that another one may begin with."""
 
