@@ -36,6 +36,7 @@ from spotlight.preflight.prompt_images import PromptImages, refuse_twins
 from spotlight.preflight.scorers import check_scorers
 from spotlight.preflight.starts import find_start
 from spotlight.rewards.categories import categories
+from spotlight.rewards.hpsv3_question import MARK
 from spotlight.rewards.quotes import quoted_text
 from spotlight.rewards.shape_prompts import shapes_asked_of
 from spotlight.store.memory_folder import default_base
@@ -305,7 +306,8 @@ def _text(prompt: Prompt) -> str:
 
 def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> None:
     """The OCR reward compares with the first text in quotes, the compositional one with the
-    metadata of the prompt; without that they cannot score.
+    metadata of the prompt; without that they cannot score. HPSv3 reads no prompt that has marks of
+    its own.
     """
     if reward.kind == "ocr" or (reward.judge and reward.judge.formula == "ocr"):
         silent = [index for index, each in enumerate(lines.items) if not quoted_text(each.text)]
@@ -315,6 +317,14 @@ def _check_scorable(field: str, lines: Lines[Prompt], reward: RewardSpec) -> Non
                 f"{lines.place(silent[0])}: this prompt has no text in quotes for the"
                 f" `{reward.kind}` reward to look for{_and_more(silent)}; add it, as in"
                 ' `a sign that says "OPEN"`',
+            )
+    if reward.kind == "hpsv3":
+        marked = [index for index, each in enumerate(lines.items) if MARK in each.text]
+        if marked:
+            raise JobError(
+                field,
+                f"{lines.place(marked[0])}: this prompt has `{MARK}`, with which the own marks of"
+                f" the model of `hpsv3` begin{_and_more(marked)}; write it in another way",
             )
     if reward.kind == "compositional":
         for index, prompt in enumerate(lines.items):

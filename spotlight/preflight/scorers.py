@@ -8,7 +8,7 @@ from pathlib import Path
 
 from spotlight.diffusion.checkpoint_files import read_header
 from spotlight.diffusion.hub import CONFIG, require_shown
-from spotlight.errors import CheckpointError, JobError, ScoringError, UserError
+from spotlight.errors import CheckpointError, JobError, MissingDependency, ScoringError, UserError
 from spotlight.jobs import JobSpec, RewardSpec
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.hub_names import HubName
@@ -59,7 +59,7 @@ def _check_clip(field: str, reward: RewardSpec) -> None:
     needed = ("torch", "transformers", "safetensors")
     require_packages(needed, "worker", f"`{field}.kind: {reward.kind}` needs")
     if reward.kind == "hpsv3":
-        _check_question(f"{field}.kind")
+        _check_question(field)
     names = (reward.clip or ClipSpec()).of(reward.kind)
     files = PUBLISHED[reward.kind].file or CONFIG, CONFIG
     for part, name, file in zip(("checkpoint", "processor"), names, files, strict=True):
@@ -82,8 +82,10 @@ def _check_clip(field: str, reward: RewardSpec) -> None:
 def _check_question(field: str) -> None:
     try:
         hpsv3_question(Prompt(""))
+    except MissingDependency as error:
+        raise MissingDependency(f"{field}.kind: {error}") from error
     except ScoringError as error:
-        raise JobError(field, str(error)) from error
+        raise JobError(f"{field}.kind", str(error)) from error
 
 
 def _check_weights(field: str, reward: RewardSpec) -> None:

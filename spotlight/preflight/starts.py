@@ -8,8 +8,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -24,6 +23,7 @@ from spotlight.diffusion.checkpoint_files import (
     shown,
 )
 from spotlight.diffusion.checkpoint_names import find_description
+from spotlight.diffusion.families.base import SECOND
 from spotlight.diffusion.families.registry import family_of, open_transformers
 from spotlight.errors import CheckpointError, JobError, UserError
 from spotlight.jobs import ModelSpec
@@ -50,6 +50,8 @@ _ADAPTER = re.compile(
 """How peft and diffusers call a matrix of an adapter."""
 _PARTS = {"lora.down": "lora_A", "lora.up": "lora_B"}
 _ALPHA = re.compile(r"(?:base_model\.model\.)?(?:transformer\.)?(?P<layer>.+)\.alpha")
+_LAST_WORD = re.compile(r"[^.]+(?:\.\d+)*$")
+"""The last word of the name of a layer, with the numbers behind it."""
 _ROLES = ("weights", "ema", "adam_mean", "adam_square", "old")
 """What a checkpoint has of a trainer that another one may begin with."""
 
@@ -99,11 +101,14 @@ def _found(model: ModelSpec, name: StartName) -> Start:
             f"{path} is no run folder, and has no optimizer's state; leave out"
             " `model.start_optimizer`"
         )
-    if path.is_file():
-        return _of_adapters(model, path)
     parts = open_transformers(find_description(model.checkpoint))[1].transformers
     if len(parts) == 1:
-        return _of_folder(model, path)
+        return _of_adapters(model, path) if path.is_file() else _of_folder(model, path)
+    if path.is_file():
+        _refuse(
+            f"{path} is of one transformer, and this model has two; name a folder with"
+            f" {' and '.join(f'`{part}`' for part in parts)}, as exports have them"
+        )
     each = {prefix: _of_folder(model, path / part) for part, prefix in parts.items()}
     factors = {start.factor for start in each.values()}
     if len(factors) > 1:
@@ -330,14 +335,23 @@ def _require_fit(model: ModelSpec, start: Start) -> None:
 
 
 def _require_names(
-    model: ModelSpec, name: str, expected: Iterable[str], found: Iterable[str]
+    model: ModelSpec, name: str, expected: Collection[str], found: Collection[str]
 ) -> None:
+    has, wanted = _transformers(found), _transformers(expected)
+    if has != wanted:
+        _refuse(f"{name} has {has}, and this model {wanted}: it is of another model")
     unknown, missing = sorted({*found} - {*expected}), sorted({*expected} - {*found})
     advice = f"; set model.lora.targets=[{_targets(found)}]" if model.tuning == "lora" else ""
     if unknown:
         _refuse(f"{name} has {shown(unknown[0])}{_more(unknown)}, and this model not{advice}")
     if missing:
         _refuse(f"{name} lacks {shown(missing[0])}{_more(missing)} of this model{advice}")
+
+
+def _transformers(names: Iterable[str]) -> str:
+    """Of how many the weights with these names are."""
+    is_of_two = any(name.startswith(f"{SECOND}.") for name in names)
+    return "two transformers" if is_of_two else "one transformer"
 
 
 def _require_shapes(name: str, expected: Mapping[str, Shape], found: Mapping[str, Shape]) -> None:
@@ -350,11 +364,9 @@ def _require_shapes(name: str, expected: Mapping[str, Shape], found: Mapping[str
 
 
 def _targets(found: Iterable[str]) -> str:
-    """The last words of the names of the layers with adapters."""
-    layers = Counter(
-        name.partition(".lora_")[0].rpartition(".")[2] for name in found if ".lora_A." in name
-    )
-    return ",".join(sorted(layers))
+    """The last words of the names of the layers with adapters, with the numbers behind them."""
+    layers = {name.partition(".lora_")[0] for name in found if ".lora_A." in name}
+    return ",".join(sorted({_LAST_WORD.findall(layer)[0] for layer in layers}))
 
 
 def _more(names: list[str]) -> str:

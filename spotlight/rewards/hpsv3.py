@@ -21,7 +21,7 @@ import numpy as np
 from spotlight.errors import MissingDependency, ScoringError, how_to_install
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.hub_names import HubName
-from spotlight.rewards.hpsv3_question import hpsv3_question
+from spotlight.rewards.hpsv3_question import MARK, hpsv3_question
 from spotlight.rewards.hub_models import device_of, named
 from spotlight.text import error_text
 from spotlight.types import Prompt
@@ -90,9 +90,9 @@ class HpsV3Scorer:
         return [self._reward(image, prompt) for image, prompt in pairs]
 
     def _reward(self, image: np.ndarray, prompt: Prompt) -> float:
-        if "<|" in prompt.text:
+        if MARK in prompt.text:
             raise ScoringError(
-                f"prompt {prompt.text!r} has `<|`, with which HPSv3's own marks begin"
+                f"prompt {prompt.text!r} has `{MARK}`, with which HPSv3's own marks begin"
             )
         size = {"shortest_edge": PIXELS, "longest_edge": PIXELS}
         seen = self._images(images=[image], size=size, return_tensors="pt")

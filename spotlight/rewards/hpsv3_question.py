@@ -13,6 +13,8 @@ from pathlib import Path
 from spotlight.errors import MissingDependency, ScoringError
 from spotlight.types import Prompt
 
+MARK = "<|"
+"""What the model's own marks begin with; no prompt may have it."""
 _PACKAGE = "hpsv3"
 _FILE = "dataset/data_collator_qwen.py"
 _PARTS = ("INSTRUCTION", "prompt_with_special_token")
@@ -34,7 +36,7 @@ def hpsv3_question(prompt: Prompt) -> str:
     file = Path(found.submodule_search_locations[0]) / _FILE
     try:
         texts = _texts(ast.parse(file.read_text(encoding="utf-8")))
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, ValueError) as error:
         raise ScoringError(f"{file} cannot be read ({error}); install {_PACKAGE} again") from error
     question = "".join(texts.get(part, "") for part in _PARTS)
     if question.count(_BLANK) != 1:

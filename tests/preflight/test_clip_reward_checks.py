@@ -9,12 +9,13 @@ import pytest
 from huggingface_hub import HfApi, constants, errors
 from preflight_kit import MakeJob, write_safetensors
 
-from spotlight.errors import JobError
+from spotlight.errors import JobError, MissingDependency
 from spotlight.jobs.clip_rewards import PUBLISHED
 from spotlight.permissions import Permissions
 from spotlight.preflight.checks import read_job_files
 from spotlight.preflight.memory import memory_plan
 from spotlight.preflight.scorers import check_scorers, scorer_bytes, scorer_parameters
+from spotlight.rewards import hpsv3_question
 from tests.rewards.hpsv3_kit import hpsv3_package
 
 SPEC = {"kind": "pickscore"}
@@ -117,6 +118,9 @@ def test_the_package_with_the_question_of_hpsv3_is_looked_for(
     with pytest.raises(JobError, match=rf"{file} has no question") as caught:
         check_scorers(make_job(rewards=[{"kind": "hpsv3"}]), Permissions())
     assert caught.value.path == "rewards[0].kind"
+    monkeypatch.setattr(hpsv3_question, "_PACKAGE", "a_package_that_nobody_has")
+    with pytest.raises(MissingDependency, match=r"^rewards\[0\]\.kind: .* pip install --no-deps"):
+        check_scorers(make_job(rewards=[{"kind": "hpsv3"}]), Permissions())
 
 
 def test_the_numbers_of_hpsv3_have_two_bytes(make_job: MakeJob) -> None:

@@ -84,6 +84,13 @@ def test_the_ocr_reward_needs_text_in_quotes(make_job: MakeJob, tmp_path: Path) 
         preflight.check(make_job())
 
 
+def test_hpsv3_reads_no_prompt_with_a_mark_of_its_own(make_job: MakeJob, tmp_path: Path) -> None:
+    prompts = [*(f"a cat with {n} dogs" for n in range(9)), "a cat<|im_end|>"]
+    (tmp_path / "train.txt").write_text("\n".join(prompts))
+    with pytest.raises(JobError, match=r"^prompts\.train: .*, line 10: .* `<\|`, .* of `hpsv3`"):
+        preflight.check(make_job(rewards=[{"kind": "hpsv3"}]))
+
+
 @pytest.mark.parametrize(
     "prompt", ['say "a"', 'say "" "b"', 'say " "', "say a", 'say "', '"a', 'x"y"z', 'say "a b"']
 )

@@ -16,7 +16,7 @@ from spotlight.errors import JobError
 from spotlight.jobs import LoraSpec, ModelSpec
 from spotlight.preflight.starts import Start, find_start
 from spotlight.preflight.trainable import trainable_shapes
-from spotlight.training.checkpoints import save_checkpoint
+from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from tests.small_run import write_run
 
 BASE = "builtin:ocr-tiny"
@@ -97,6 +97,19 @@ def test_a_run_gives_the_average_of_the_checkpoint_that_is_named(
     assert {name.partition("/")[0] for name in start.pieces} == {"weights"}
 
 
+def test_a_run_of_two_transformers_is_no_start_for_one(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", saved=(3,))
+    path = run / "checkpoints" / "iteration-000003.safetensors"
+    tensors, _ = load_checkpoint(path)
+    both = {
+        name.replace("/", f"/{part}."): it.clone()
+        for name, it in tensors.items()
+        for part in ("transformer", "transformer_2")
+    }
+    save_checkpoint(path, both, {})
+    refused(run, "has two transformers, and this model one transformer: it is of another model")
+
+
 def test_a_run_that_trained_adapters_of_another_scale_gives_the_same_product(
     tmp_path: Path,
 ) -> None:
@@ -166,6 +179,9 @@ def test_adapters_of_other_layers_are_refused_with_what_to_set(tmp_path: Path) -
     some = {name: it for name, it in adapters("diffusers").items() if ".to_q." in name}
     save_file(some, tmp_path / DIFFUSERS)
     refused(tmp_path, "lacks", "of this model; set model.lora.targets=[to_q]")
+    out = {name: it for name, it in adapters("diffusers").items() if ".to_out.0." in name}
+    save_file({**some, **out}, tmp_path / DIFFUSERS)
+    refused(tmp_path, "lacks", "of this model; set model.lora.targets=[to_out.0,to_q]")
     save_file(
         {name.replace("transformer_blocks", "blocks"): it for name, it in some.items()},
         tmp_path / DIFFUSERS,

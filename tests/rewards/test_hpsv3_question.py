@@ -37,3 +37,12 @@ def test_a_package_without_the_question_is_named(
     file = hpsv3_package(tmp_path, monkeypatch, text)
     with pytest.raises(ScoringError, match=rf"^{file} {problem}.*; install hpsv3"):
         hpsv3_question(Prompt("a cat"))
+
+
+def test_a_package_whose_file_is_no_text_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = hpsv3_package(tmp_path, monkeypatch)
+    file.write_bytes(b"\xff")
+    with pytest.raises(ScoringError, match=rf"^{file} cannot be read .*; install hpsv3"):
+        hpsv3_question(Prompt("a cat"))

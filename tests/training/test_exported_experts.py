@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from diffusers import WanTransformer3DModel
@@ -114,6 +115,9 @@ def test_a_job_begins_with_the_adapters_of_an_export(tmp_path: Path) -> None:
     (folder / "transformer_2" / "pytorch_lora_weights.safetensors").unlink()
     with pytest.raises(JobError, match=r"transformer_2 is no run folder .* nor adapters"):
         find_start(spec)
+    file = folder / "transformer" / "pytorch_lora_weights.safetensors"
+    with pytest.raises(JobError, match=r"one transformer, .* two; name a folder with `transformer"):
+        find_start(msgspec.structs.replace(spec, start=str(file)))
 
 
 def test_whole_weights_are_two_transformers_that_a_job_begins_with(tmp_path: Path) -> None:

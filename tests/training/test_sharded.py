@@ -46,30 +46,34 @@ def joined(folder: Path, name: str, ranks: int) -> dict[str, torch.Tensor]:
     }
 
 
-def assert_close(found, wanted) -> None:
-    """But for one weight in a thousand: where its gradient is next to nothing, AdamW divides
-    rounding by rounding.
-    """
+ROUNDED_AWAY = {"two transformers": 1_000}
+"""Cases where one weight in so many may differ by more: where its gradient is next to nothing,
+AdamW divides rounding by rounding."""
+
+
+def assert_close(name: str, found, wanted) -> None:
     assert found.keys() == wanted.keys()
-    off = sum(
-        (~torch.isclose(found[name], tensor, rtol=1e-3, atol=2e-5)).sum().item()
-        for name, tensor in wanted.items()
-    )
-    assert off <= sum(tensor.numel() for tensor in wanted.values()) / 1_000
-    for name, tensor in wanted.items():
-        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=NFT.learning_rate / 10)
+    if name in ROUNDED_AWAY:
+        off = sum(
+            (~torch.isclose(found[key], it, rtol=1e-3, atol=2e-5)).sum().item()
+            for key, it in wanted.items()
+        )
+        assert off <= sum(it.numel() for it in wanted.values()) / ROUNDED_AWAY[name]
+    atol = NFT.learning_rate / 10 if name in ROUNDED_AWAY else 2e-5
+    for key, it in wanted.items():
+        torch.testing.assert_close(found[key], it, rtol=1e-3, atol=atol)
 
 
 def test_sharded_ranks_make_the_same_update_as_one_rank(folder, alone):
     name, trainer = alone
-    assert_close(joined(folder, name, RANKS), trainer.state_dict())
+    assert_close(name, joined(folder, name, RANKS), trainer.state_dict())
 
 
 def test_the_parts_that_sharded_ranks_publish_are_all_weights(folder, alone):
     name, trainer = alone
     parts = [load_checkpoint(folder / f"{name}-{rank}-published")[0] for rank in range(RANKS)]
     assert sum(map(len, parts)) == len(trainer.rollout_state())
-    assert_close({k: v for part in parts for k, v in part.items()}, trainer.rollout_state())
+    assert_close(name, {k: v for part in parts for k, v in part.items()}, trainer.rollout_state())
 
 
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module:UserWarning")  # nobody changes a velocity
@@ -77,8 +81,8 @@ def test_one_sharded_rank_makes_the_same_update_and_publishes_all(alone, tmp_pat
     name, trainer = alone
     with init_group(0, 1, timeout_s=TIMEOUT_S) as group:
         sharded = train(name, sharded=True, group=group)
-        assert_close(sharded.state_dict(), trainer.state_dict())
-        assert_close(sharded.rollout_state(), trainer.rollout_state())
+        assert_close(name, sharded.state_dict(), trainer.state_dict())
+        assert_close(name, sharded.rollout_state(), trainer.rollout_state())
 
 
 def test_a_state_of_four_ranks_is_resumed_by_two_and_by_one(folder):

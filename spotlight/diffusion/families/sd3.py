@@ -91,10 +91,8 @@ class StableDiffusion3(Family):
         config.require_channels(path, "the VAE's", latent_channels)
         width = config.joint_attention_dim
         config.require(path, "joint_attention_dim", "d_model of text_encoder_3", t5.d_model)
-        pooled, both = (
-            sum(clip.projection_dim for clip in clips),
-            "projection_dim of both CLIP encoders",
-        )
+        pooled = sum(clip.projection_dim for clip in clips)
+        both = "projection_dim of both CLIP encoders"
         config.require(path, "pooled_projection_dim", both, pooled)
         if sum(clip.hidden_size for clip in clips) > width:
             raise wrong(path, f"has joint_attention_dim {width}, less than both CLIP encoders give")
