@@ -34,6 +34,7 @@ _HOSTS = {
     ATTACKER: "10.99.0.66",
 }
 _BEHIND, _BEHIND_NAT = "192.168.77.1", "192.168.77.2"
+_NET_BEHIND = "192.168.77.0/24"
 _NEW_NETWORK = 0x40000000
 _LIMIT_S = 20.0
 _PORTS = 65_535
@@ -221,7 +222,7 @@ class Namespaces:
         if self.nat:
             for machine in (COORDINATOR, RESERVED):
                 pid = self._keepers[machine].pid
-                _ip(f"route add {_BEHIND}/24 via {_HOSTS[_NAT]}", inside=pid)
+                _ip(f"route add {_NET_BEHIND} via {_HOSTS[_NAT]}", inside=pid)
 
 
 def _connectable(host: str) -> set[int]:
