@@ -113,7 +113,9 @@ class Namespaces:
 
     def host(self, machine: str) -> str:
         """Of a machine behind NAT: the NAT's."""
-        return _HOSTS[_NAT if machine == SPOT else machine]
+        if machine == SPOT:
+            return _BEHIND_NAT if self.nat else _HOSTS[_NAT]
+        return _HOSTS[machine]
 
     def command(self, machine: str, argv: Sequence[str]) -> list[str]:
         """In its namespace, and under its name."""
