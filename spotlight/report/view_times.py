@@ -224,8 +224,11 @@ class TimeShares:
 
     def _edges(self) -> list[float]:
         """Those of all parts that have begun; the last one ends now."""
-        whole = [number * self._width for number in range(MOST_BUCKETS)]
-        return [*(edge for edge in whole if edge < self.end_s - 1e-6), round(self.end_s, 3)]
+        whole, end_s = (
+            (number * self._width for number in range(MOST_BUCKETS)),
+            round(self.end_s, 3),
+        )
+        return [*(edge for edge in whole if edge < end_s - 1e-6), end_s]
 
     def _parts(self, name: str) -> list[Part]:
         lane = self._lanes[name]
