@@ -86,6 +86,16 @@ _CHAT = (
 )
 """What Qwen's chat template makes of one message of text."""
 _HEADS: dict[str, Any] = {"num_attention_heads": 2, "attention_head_dim": 16}
+_WAN: dict[str, Any] = {
+    **_HEADS,
+    "in_channels": 4,
+    "out_channels": 4,
+    "text_dim": _TEXT_WIDTH,
+    "freq_dim": 32,
+    "ffn_dim": 64,
+    "num_layers": 2,
+    "rope_max_seq_len": 32,
+}
 
 
 def make_tiny_checkpoint(family: str, folder: Path) -> None:
@@ -342,16 +352,7 @@ def _anyflow() -> Any:
         text_encoder=_t5(UMT5EncoderModel, UMT5Config),
         vae=_frames_vae(),
         scheduler=FlowMapEulerDiscreteScheduler(shift=5.0),
-        transformer=AnyFlowTransformer3DModel(
-            **_HEADS,
-            in_channels=4,
-            out_channels=4,
-            text_dim=_TEXT_WIDTH,
-            freq_dim=32,
-            ffn_dim=64,
-            num_layers=2,
-            rope_max_seq_len=32,
-        ),
+        transformer=AnyFlowTransformer3DModel(**_WAN),
     )
 
 
@@ -368,16 +369,7 @@ def _frames_vae() -> AutoencoderKLWan:
 
 
 def _wan_transformer() -> WanTransformer3DModel:
-    return WanTransformer3DModel(
-        **_HEADS,
-        in_channels=4,
-        out_channels=4,
-        text_dim=_TEXT_WIDTH,
-        freq_dim=32,
-        ffn_dim=64,
-        num_layers=2,
-        rope_max_seq_len=32,
-    )
+    return WanTransformer3DModel(**_WAN)
 
 
 def _wan_a14b() -> Any:

@@ -117,7 +117,8 @@ def _classes(entries: Mapping[str, Any]) -> dict[str, str]:
 def _family(index: Path, entries: Mapping[str, Any]) -> Family:
     families = of_transformer(_classes(entries).get("transformer", ""))
     if not families:
-        known = ", ".join(sorted({family.transformer for family in FAMILIES.values()}))
+        trained = {family.transformer for family in FAMILIES.values() if not family.any_step}
+        known = ", ".join(sorted(trained))
         raise wrong(index, f"names no transformer that is known here; known: {known}")
     pipeline = entries.get("_class_name", families[0].pipeline)
     for family in families:

@@ -9,25 +9,13 @@ import pytest
 
 from benchmarks.exploration import clocks
 from benchmarks.exploration.cases import PROFILES, Case
-from benchmarks.exploration.clocks import Fleet, Work
+from benchmarks.exploration.clocks import Fleet
 from benchmarks.exploration.kept_runs import RUNS
 from benchmarks.exploration.testbed_runs import VirtualRuns
 from spotlight_simulation.profile import load_profile
+from tests.benchmarks.exploration import made_up_work
 
-WORK = Work(
-    denoised=32,
-    is_window=False,
-    denoise_s=4.0,
-    rows=32,
-    row_s=2.5,
-    updates=2,
-    score_s=2.0,
-    publish_s=5.0,
-    load_s=10.0,
-    weights_s=1.0,
-    gradient_s=1.0,
-    taken_s=0.0,
-)
+WORK = msgspec.structs.replace(made_up_work.WORK, denoised=32)
 FLEET = Fleet(4, 8)
 
 SIMULATED = [

@@ -7,28 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.exploration.clocks import Work
 from benchmarks.exploration.ratios import Arrival
 from benchmarks.markets.comparison import JOB_H, Field, cost, hours, over
 from benchmarks.markets.entrants import RESERVED, SPOTLIGHT, Entrant, Learned
 from spotlight_simulation.market import rivals
 from spotlight_simulation.market.batch_model import Pace, System
 from spotlight_simulation.market.schedule import Prices, Schedule, Stay
+from tests.benchmarks.exploration.made_up_work import WORK
 
-WORK = Work(
-    denoised=16,
-    is_window=False,
-    denoise_s=4.0,
-    rows=32,
-    row_s=2.5,
-    updates=2,
-    score_s=2.0,
-    publish_s=5.0,
-    load_s=10.0,
-    weights_s=1.0,
-    gradient_s=1.0,
-    taken_s=0.0,
-)
 SEEDS = (11, 12, 13)
 PRICES = Prices(name="half", currency="USD", reserved_per_gpu_hour=2.0, spot_per_gpu_hour=1.0)
 

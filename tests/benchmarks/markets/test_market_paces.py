@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
-from benchmarks.exploration.clocks import Fleet, Work, beside, in_turn
+from benchmarks.exploration.clocks import Fleet, beside, in_turn
 from benchmarks.markets.paces import best_paces, between, faster, fleets, less_trainers, timed
 from spotlight_simulation.market.batch_model import Pace
+from tests.benchmarks.exploration.made_up_work import WORK
 
-WINDOW = Work(
-    denoised=16,
-    is_window=True,
-    denoise_s=4.0,
-    rows=32,
-    row_s=2.5,
-    updates=2,
-    score_s=2.0,
-    publish_s=5.0,
-    load_s=10.0,
-    weights_s=1.0,
-    gradient_s=1.0,
-    taken_s=0.0,
-)
-"""Sixteen samples an iteration, and an update of 20 s on four GPUs."""
+WINDOW = msgspec.structs.replace(WORK, is_window=True)
 MEASURED = [Pace(100.0, worth=0.5, previews=1.0), Pace(100.0, worth=1.0, previews=4.0)]
 
 
