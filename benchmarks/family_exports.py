@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotlight.diffusion.families.registry import family_of
-from spotlight.store.run_folder import checkpoint_path, read_config, saved_iterations
+from spotlight.report.metrics import read_run, summarise
+from spotlight.store.run_folder import checkpoint_path, read_config
 from spotlight.training.checkpoints import load_role
 from spotlight_simulation.pipeline_comparison import Trained, compare, small_case
 
@@ -14,8 +15,10 @@ TOLERANCE = 1e-4
 
 
 def trained_by(run: Path) -> Trained:
-    """What a finished run has of its last checkpoint, and exported."""
-    weights = load_role(run / checkpoint_path(saved_iterations(run)[-1]), "ema")
+    """What a finished run has exported, and the weights of the same iteration, which is that of the
+    best validation and not always the last one."""
+    iteration = summarise(read_run(run))["exported"]["iteration"]
+    weights = load_role(run / checkpoint_path(iteration), "ema")
     return Trained(read_config(run).model, weights, run / "export")
 
 

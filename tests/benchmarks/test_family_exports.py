@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
 
-from benchmarks.family_exports import TOLERANCE, export_difference
+from benchmarks.family_exports import TOLERANCE, export_difference, trained_by
 from spotlight.diffusion.checkpoints import load_model
 from spotlight.jobs import LoraSpec, ModelSpec
+from spotlight.store.run_folder import checkpoint_path
 from spotlight.training.checkpoints import save_checkpoint
 from spotlight.training.export import export_checkpoint
 from spotlight_simulation.pipeline_comparison import Trained
 from spotlight_simulation.tiny_families import make_tiny_checkpoint
+from tests.small_run import write_run
 
 
 def trained_in(
@@ -59,3 +62,16 @@ def test_weights_that_never_moved_prove_nothing_of_an_export(tmp_path: Path) -> 
     trained = trained_in(tmp_path, moved=0.0)
     with pytest.raises(AssertionError, match="without them"):
         export_difference(tmp_path / "base", trained)
+
+
+def test_an_export_is_held_against_the_weights_of_its_iteration_which_may_not_be_the_last(
+    tmp_path: Path,
+) -> None:
+    run = write_run(tmp_path / "run")
+    (run / "checkpoints").mkdir()
+    for iteration in (2, 3):
+        weights = {"ema/x": torch.tensor([float(iteration)])}
+        save_checkpoint(run / checkpoint_path(iteration), weights, {})
+    exported = {"time_s": 9.0, "event": "model_exported", "iteration": 2, "score": 0.5}
+    (run / "events.jsonl").write_text(json.dumps(exported) + "\n")
+    assert trained_by(run).weights["x"].item() == 2.0
