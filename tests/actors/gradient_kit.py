@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -116,6 +117,10 @@ class Office(Actor):
 
     def _remind(self) -> None:
         self.reminders += 1
+
+    @staticmethod
+    def now() -> float:
+        return asyncio.get_running_loop().time()
 
     @property
     def trainers(self) -> frozenset[str]:

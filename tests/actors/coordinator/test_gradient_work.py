@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +24,10 @@ from job_kit import offer, settle
 from msgspec import structs
 
 from spotlight.actors.coordinator.job.gradient_work import GradientWork
-from spotlight.actors.protocol.gradients import SlicesTaken
+from spotlight.actors.protocol.gradients import OpenUpdate, SlicesTaken
 from spotlight.actors.protocol.trainer import TrainedIteration
 from spotlight.jobs import JobSpec
-from spotlight.record.run_events import GradientsGivenUp, OtherDevice
+from spotlight.record.run_events import GradientsGivenUp, OtherDevice, SpotTimePlanned
 from spotlight.types import Slice
 
 pytestmark = pytest.mark.virtual_time
@@ -204,6 +205,55 @@ async def test_a_link_that_was_too_slow_is_tried_again_by_one_worker_now_and_the
     office: Office,
 ) -> None:
     assert await on_a_slow_link(office) == [*[0] * 9, 1, *[0] * 9, 1, 0, 0, 0]
+
+
+async def without_a_gradient(office: Office, opened: OpenUpdate) -> None:
+    """A slice of an update is given out; what happens next happens 100 s later."""
+    await ready(office)
+    knows_previews(office, step_s=0.1)
+    office.gradients.opened(0, opened)
+    office.gradients.order_of(office.request(3))
+    await asyncio.sleep(100.0)
+
+
+def computing_next(office: Office) -> frozenset[str]:
+    """Who computes gradients in the next iteration."""
+    office.gradients.end()
+    office.machine.completed = ITERATION + 1
+    office.begin(iteration=ITERATION + 1)
+    return office.gradients.workers.computing
+
+
+@pytest.mark.parametrize("spec", [sliced(), sliced("bandit")])
+async def test_nobody_computes_where_not_even_the_weights_came_in_time(office: Office) -> None:
+    await without_a_gradient(office, update())
+    assert computing_next(office) == frozenset()
+    (planned,) = (it for it in office.events if isinstance(it, SpotTimePlanned))
+    assert "another worker's would be there after" in planned.why
+
+
+async def test_a_link_is_not_blamed_for_the_loss_of_who_computed(office: Office) -> None:
+    await without_a_gradient(office, update())
+    office.nodes.lose("s0")
+    office.gradients.workers.assign()
+    assert computing_next(office) == {"s1/0"}
+
+
+async def test_a_link_is_not_blamed_where_workers_held_the_weights(office: Office) -> None:
+    await without_a_gradient(office, update(weights=None))
+    assert computing_next(office)
+
+
+async def test_a_link_is_not_blamed_where_slices_could_not_be_computed(office: Office) -> None:
+    await without_a_gradient(office, update())
+    office.gradients.given_up([office.request(3)], "no luck")
+    assert computing_next(office)
+
+
+async def test_a_link_is_not_blamed_where_a_gradient_came(office: Office) -> None:
+    await without_a_gradient(office, update())
+    office.computed(office.request(2))
+    assert computing_next(office)
 
 
 @pytest.mark.parametrize("spec", [sliced("bandit")])

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.request_plans import preview_settings
-from spotlight.actors.protocol.gradients import OpenUpdate
 from spotlight.actors.protocol.trainer import TrainedIteration
 from spotlight.jobs import JobSpec
 from spotlight.policies.slice_times import SliceTimes
@@ -64,17 +63,23 @@ class GradientWorkers:
         """The ranks have trained: all denoise."""
         self._set_computing(frozenset(), frozenset())
 
-    def note(self, opened: OpenUpdate) -> None:
-        """A rank has begun an update."""
-        self._slices = len(opened.share.slices)
-        if opened.weights is not None:
-            ranks = len(self._job.team.machine.ranks)
-            self._times.weights_bytes = ranks * opened.weights.nbytes
+    def note(self, slices: int, weights_bytes: int) -> None:
+        """All ranks have begun an update, of so many slices each at most, and have lent so many
+        bytes of weights for it: none where others hold these."""
+        self._slices = slices
+        if weights_bytes:
+            self._times.weights_bytes = weights_bytes
 
     def came(self, gradient: BundleOffer) -> None:
         """A worker has computed this."""
         self._tried_in = self._job.machine.completed
         self._times.gradient_bytes = gradient.nbytes
+
+    def nothing_came(self, nbytes: int, after_s: float) -> None:
+        """A slice was given out so many seconds ago, and no gradient is there: the weights for it,
+        of so many bytes, did not get to any worker."""
+        self._tried_in = self._job.machine.completed
+        self._times.not_there(nbytes, after_s)
 
     def measured(self, rank: int, trained: TrainedIteration) -> None:
         """How a rank came to the slices of an iteration, or of a part of it."""
@@ -88,6 +93,7 @@ class GradientWorkers:
             own_s=taken.own_s,
             fetched_bytes=taken.fetched_bytes,
             fetch_s=taken.fetch_s,
+            updates=max(1, (taken.own + taken.others) // max(1, self._slices)),
         )
         metrics = self._job.progress.metrics
         metrics.slices += taken.own + taken.others
@@ -136,9 +142,13 @@ class GradientWorkers:
     def _planned(self, able: list[tuple[str, Pool]]) -> int:
         """How many of these compute gradients. Until ranks have said how long a slice takes them,
         and previews what it is worth to choose among them, it is half of them, or all where nothing
-        is explored."""
+        is explored; and none where gradients came too late."""
         work, explores = self.work(len(able)), self._spec.exploration.mode != "none"
-        if work is None or (explores and not self._job.progress.exploration.worth.is_known):
+        if work is None or (
+            explores
+            and not self._job.progress.exploration.worth.is_known
+            and work.gradients.comes_in_time(work.gradients.slices)
+        ):
             return len(able) // 2 if explores else len(able)
         before, self._plan = self._plan, plan_spot_time(work, self._plan)
         plan = self._plan
