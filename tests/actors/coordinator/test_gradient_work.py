@@ -389,6 +389,19 @@ async def test_slices_of_several_ranks_are_told_apart(office: Office) -> None:
     assert (office.told(0), office.told(1)) == ([], [(UPDATE, [3])])
 
 
+async def test_ranks_have_different_numbers_of_slices(office: Office) -> None:
+    await ready(office, "r0", "r1")
+    office.gradients.opened(0, update(0))
+    office.gradients.opened(1, update(1, node="r1", share=share(1, slices=share().slices[:1])))
+    assert office.asked() == [(0, 3), (0, 2), (0, 1)]
+
+
+async def test_nobody_gets_weights_where_all_ranks_have_a_single_slice(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update(share=share(slices=share().slices[:1])))
+    assert (office.asked(), office.directions()) == ([], {})
+
+
 async def test_a_rank_is_told_of_all_that_is_computed_so_far(office: Office) -> None:
     await ready(office)
     office.gradients.opened(0, update())

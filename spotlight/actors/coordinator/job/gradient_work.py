@@ -101,6 +101,8 @@ class GradientWork:
         self._updates[rank] = _Update(opened)
         if len(self._updates) == len(self._job.team.machine.ranks):
             most = max(len(each.opened.share.slices) for each in self._updates.values())
+            if most < 2:
+                return  # no rank has anything to give away
             self.workers.note(most, _bytes_of(self._parts_of("weights")))
             self._lend()
             self._job.requests.submit(self._in_turn(most))
