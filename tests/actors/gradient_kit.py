@@ -16,6 +16,7 @@ from runtime_kit import Cluster
 from spotlight.actors.coordinator.job.gradient_work import GradientWork
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.rank import Rank
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate
 from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs
 from spotlight.actors.runtime import Actor
@@ -102,6 +103,7 @@ class Office(Actor):
         self.reminders = 0
         self.team: Any = SimpleNamespace(machine=SimpleNamespace(ranks=()), remind=self._remind)
         self.lent = Publications({}, self.roster, WeightsTimings())
+        self.publications = Publications({}, self.roster, WeightsTimings())
         self.briefing = SimpleNamespace(share_backlog=lambda: None, weights_published=lambda: None)
         self.profile = SimpleNamespace(step_s=lambda *which: None)
         self.machine = SimpleNamespace(completed=ITERATION)
@@ -160,6 +162,11 @@ class Office(Actor):
         )
         self.gradients.begin(iteration, samples, 3)
         return samples
+
+    def publish(self, nbytes: int) -> None:
+        """The weights of the iteration, of so many bytes, are published."""
+        part = structs.replace(offer("weights/000002-rollout-0"), nbytes=nbytes)
+        self.publications.add(WeightsOffer(ITERATION, (part,)), keep=())
 
     def asked(self) -> list[tuple[int, int]]:
         """Rank and place of the slices that are asked for, in order."""

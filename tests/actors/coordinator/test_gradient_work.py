@@ -232,6 +232,19 @@ async def test_nobody_computes_where_not_even_the_weights_came_in_time(office: O
     assert "another worker's would be there after" in planned.why
 
 
+@pytest.mark.parametrize("spec", [sliced(), sliced("bandit")])
+async def test_nobody_computes_where_the_first_weights_tell_that_gradients_are_too_large(
+    office: Office,
+) -> None:
+    office.publish(nbytes=40 * 10**9)
+    await ready(office)
+    assert office.gradients.workers.helping == frozenset()
+    knows_previews(office, step_s=0.1)
+    assert computing_next(office) == frozenset()
+    (planned,) = (it for it in office.events if isinstance(it, SpotTimePlanned))
+    assert "one of 40 GB is too large to give away" in planned.why
+
+
 async def test_a_link_is_not_blamed_for_the_loss_of_who_computed(office: Office) -> None:
     await without_a_gradient(office, update())
     office.nodes.lose("s0")

@@ -114,7 +114,7 @@ class GradientWorkers:
         come too late, nor where previews leave no time, for which weights would be sent in vain."""
         plan = self._plan
         if plan is None:
-            return True
+            return self._gradient_bytes() <= MOST_GRADIENT_BYTES
         all_are_made = plan.previews >= self._spec.exploration.candidates
         return plan.grants_slices and (plan.gradient_workers > 0 or all_are_made)
 
@@ -142,14 +142,14 @@ class GradientWorkers:
     def _planned(self, able: list[tuple[str, Pool]]) -> int:
         """How many of these compute gradients. Until ranks have said how long a slice takes them,
         and previews what it is worth to choose among them, it is half of them, or all where nothing
-        is explored; and none where gradients came too late."""
+        is explored; and none where gradients came too late, or are too large."""
         work, explores = self.work(len(able)), self._spec.exploration.mode != "none"
-        if work is None or (
-            explores
-            and not self._job.progress.exploration.worth.is_known
-            and work.gradients.comes_in_time(work.gradients.slices)
-        ):
-            return len(able) // 2 if explores else len(able)
+        to_begin_with = len(able) // 2 if explores else len(able)
+        if work is None:
+            return to_begin_with if self._gradient_bytes() <= MOST_GRADIENT_BYTES else 0
+        is_worth_known = not explores or self._job.progress.exploration.worth.is_known
+        if not is_worth_known and work.gradients.comes_in_time(work.gradients.slices):
+            return to_begin_with
         before, self._plan = self._plan, plan_spot_time(work, self._plan)
         plan = self._plan
         if before is None or before.gradient_workers != plan.gradient_workers:
@@ -203,7 +203,7 @@ class GradientWorkers:
                 slices=self._slices or spec.training.slices,
                 rank_slice_s=rank_slice_s,
                 worker_slice_s=job.table.pace.slice_s,
-                gradient_bytes=times.gradient_bytes or times.weights_bytes,
+                gradient_bytes=self._gradient_bytes(),
                 weights_bytes=times.weights_bytes,
                 up_bytes_per_s=times.bytes_per_s,
                 down_bytes_per_s=times.bytes_per_s,
@@ -223,6 +223,12 @@ class GradientWorkers:
             gain=self._gain(),
             agreement=1.0 if correlation is None else max(0.0, correlation),
         )
+
+    def _gradient_bytes(self) -> int:
+        """Bytes of a slice's gradient. Before any has come, as many as weights have: a gradient of
+        a model in bfloat16 has twice as many."""
+        times = self._times
+        return times.gradient_bytes or times.weights_bytes or self._job.publications.newest_nbytes
 
     def _rank_slice_s(self) -> float | None:
         """Seconds of a slice; where an update has a single one, it is all that ranks train."""
