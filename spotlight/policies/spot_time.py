@@ -45,6 +45,9 @@ MOST_GRADIENT_BYTES = 10 * 10**9
 """No slice is given away whose gradient is larger. Ranks add gradients in order and others begin
 with the last slice, so that all that come from others lie in the memory of the rank's node until
 the rank is there."""
+KEPT_GRADIENTS = 4
+"""How many gradients of a worker stay in the store of its node: ranks have to fetch them by then.
+"""
 WORTH_WAITING = 1.1
 """Training waits for previews only where an iteration teaches so many times as much per second, or
 where previews are the samples and not even one for each would be there. On simulated clusters,
