@@ -15,8 +15,8 @@ per second,
   that have come by x, are all of them.
 - *Previews.* Workers that compute no gradients make them beside training, after the evaluations
   that wait. Where more are worth it, training waits, and all GPUs make them, those of ranks too.
-- *Never late.* A slice is given away only if its gradient comes no later than the rank would have
-  it: weights down, computing and gradient up against all slices that the rank still has to do.
+- *Never late.* Slices are given away only if the first gradient of an update comes no later than a
+  rank would have all of its own: weights down, computing and gradient up against its slices.
 
 Without links, losses and the grain of slices, k GPUs that train and h others teach as k + h GPUs do
 of which all train and choose.
