@@ -190,7 +190,9 @@ class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
 
 
 class GradientFailed(RunEvent, frozen=True, kw_only=True, tag="gradient_failed"):
-    """A worker could not compute the gradient of a slice: another tries, or the rank does."""
+    """A worker could not compute the gradient of a slice: another tries, or the rank does. One that
+    could not compute three in a row is given no more until its process is another one; it still
+    denoises."""
 
     worker: str
     """Name of the worker."""

@@ -111,7 +111,11 @@ class Office(Actor):
             metrics=SimpleNamespace(slices=0, slices_by_others=0),
             exploration=SimpleNamespace(worth=SimpleNamespace(is_known=False)),
         )
-        self.table = SimpleNamespace(pace=Pace(self.profile))  # type: ignore[arg-type]
+        self.table = SimpleNamespace(
+            pace=Pace(self.profile),  # type: ignore[arg-type]
+            fails_gradients=lambda worker: worker in self.failing,
+        )
+        self.failing: set[str] = set()
         self.shares: Any = None
         self.ranks: list[Recorder] = []
         self.gradients = GradientWork(self)  # type: ignore[arg-type]

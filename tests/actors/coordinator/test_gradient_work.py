@@ -148,6 +148,12 @@ async def test_another_kind_of_device_computes_nothing_and_this_is_told_once(
     assert (event.worker, event.device, event.ranks) == ("s0/0", "cpu B", ("cpu A",))
 
 
+async def test_who_fails_gradients_is_not_counted_on(office: Office) -> None:
+    office.failing.add("s0/0")
+    await ready(office)
+    assert office.gradients.workers.helping == {"s1/0"}
+
+
 async def test_ranks_of_several_kinds_of_devices_share_no_gradients(office: Office) -> None:
     await office.train_on("r0", "r1", devices=("cpu A", "cpu B"))
     await office.join("s0")

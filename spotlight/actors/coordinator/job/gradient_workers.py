@@ -133,6 +133,8 @@ class GradientWorkers:
             for worker in node.workers:
                 if worker.worker in self._job.trainers or node.node in self._job.roster.leaving:
                     continue
+                if self._job.table.fails_gradients(worker.worker):
+                    continue
                 if devices == {worker.device}:
                     found.append((worker.worker, node.pool))
                 else:
