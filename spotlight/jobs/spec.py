@@ -235,15 +235,20 @@ class JobSpec(Section, frozen=True, kw_only=True):
     def _require_reusable_previews(self) -> None:
         if not self.trains_on_older:
             return
-        reusing = [name for name, facts in LOSSES.items() if facts.reuses]
-        field = "reuse" if self.exploration.reuse else "finish"
+        finishes = self.exploration.finish == "previous"
+        reusing = [
+            name
+            for name, facts in LOSSES.items()
+            if facts.reuses and (not finishes or "ode" in facts.samplers)
+        ]
+        field = "finish" if finishes else "reuse"
         require(
             self.training.loss in reusing,
             f"exploration.{field}",
             f"needs a `training.loss` that can train on samples of older weights"
             f" ({', '.join(f'`{name}`' for name in reusing)}), not `{self.training.loss}`",
         )
-        if self.exploration.finish == "previous":
+        if finishes:
             return self._require_cheap_previews()
         require(
             self.exploration.preview_steps in (None, self.sampler.steps),

@@ -25,14 +25,27 @@ class SliceTimes:
     is_old: bool = False
     """Whether the speed of the link was measured long ago: the next measurement replaces it."""
 
-    def taken(self, *, own: int, own_s: float, fetched_bytes: int, fetch_s: float) -> None:
-        """A rank has trained: it computed its `own` slices in so many seconds, and fetched so many
-        bytes of gradients of others."""
+    def taken(
+        self, *, own: int, own_s: float, fetched_bytes: int, fetch_s: float, updates: int = 1
+    ) -> None:
+        """A rank has trained on so many updates: it computed its `own` slices in so many seconds,
+        and fetched so many bytes of gradients of others. What had not come was given up at the end
+        of each update."""
         if own and own_s > 0:
             self.rank_slice_s = _smooth(self.rank_slice_s, own_s / own)
         if fetched_bytes and fetch_s > 0:
             before = None if self.is_old else self.fetch_bytes_per_s
             self.fetch_bytes_per_s, self.is_old = _smooth(before, fetched_bytes / fetch_s), False
+        elif fetch_s > 0:
+            self.not_there(self.gradient_bytes, fetch_s / updates)
+
+    def not_there(self, nbytes: int, after_s: float) -> None:
+        """So many bytes had not come after so many seconds: the link is slower than that. Nobody
+        knows by how much; half of it is taken."""
+        if nbytes > 0 and after_s > 0:
+            most = nbytes / after_s / 2
+            self.fetch_bytes_per_s = most if self.is_old else min(self.bytes_per_s, most)
+            self.is_old = False
 
     @property
     def bytes_per_s(self) -> float:

@@ -15,8 +15,8 @@ per second,
   that have come by x, are all of them.
 - *Previews.* Workers that compute no gradients make them beside training, after the evaluations
   that wait. Where more are worth it, training waits, and all GPUs make them, those of ranks too.
-- *Never late.* A slice is given away only if its gradient comes no later than the rank would have
-  it: weights down, computing and gradient up against all slices that the rank still has to do.
+- *Never late.* Slices are given away only if the first gradient of an update comes no later than a
+  rank would have all of its own: weights down, computing and gradient up against its slices.
 
 Without links, losses and the grain of slices, k GPUs that train and h others teach as k + h GPUs do
 of which all train and choose.
@@ -45,6 +45,9 @@ MOST_GRADIENT_BYTES = 10 * 10**9
 """No slice is given away whose gradient is larger. Ranks add gradients in order and others begin
 with the last slice, so that all that come from others lie in the memory of the rank's node until
 the rank is there."""
+KEPT_GRADIENTS = 4
+"""How many gradients of a worker stay in the store of its node: ranks have to fetch them by then.
+"""
 WORTH_WAITING = 1.1
 """Training waits for previews only where an iteration teaches so many times as much per second, or
 where previews are the samples and not even one for each would be there. On simulated clusters,

@@ -14,6 +14,7 @@ from typing import Literal, get_args
 from spotlight.diffusion.activations import FLOAT32, Activations, Adapters, Pass
 from spotlight.jobs import JobSpec, TrainingSpec
 from spotlight.jobs.losses import LOSSES, NOISY_SAMPLERS, training_guidance
+from spotlight.policies.spot_time import KEPT_GRADIENTS, MOST_GRADIENT_BYTES
 from spotlight.preflight.checkpoint_facts import CheckpointInfo
 from spotlight.preflight.scorers import scorer_bytes
 from spotlight.types import Quantize
@@ -28,6 +29,8 @@ way."""
 _VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
 """What a node's store holds at the same time: weights to denoise with, averaged ones to validate
 with, and states of training."""
+_LENT = 2
+"""Weights of updates that it holds beside these, where others compute slices of them."""
 
 _NF4_BLOCK = 64
 """Numbers that share a scale."""
@@ -78,13 +81,15 @@ class MemoryPlan:
     resting: int
     """Bytes of host memory in which a worker's text encoders rest while nothing is encoded."""
     training: int
-    """Bytes of host memory in which a worker that trains keeps what is offloaded."""
+    """Bytes of host memory in which a worker that trains keeps what is offloaded, and gradients of
+    slices that others have computed before their turn has come."""
     saving: int
     """Bytes of host memory that a worker needs while it saves the state of training."""
     trainer_store: int
     """Bytes in the store of a node with all workers that train."""
     denoiser_store: int
-    """Bytes in the store of any other node."""
+    """Bytes in the store of any other node, which keeps the latest gradients of its workers, too.
+    """
 
     @property
     def most(self) -> int:
@@ -115,16 +120,22 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
         if not offloaded:
             helping.append(Part(_OF_A_SLICE, FLOAT32 * trained, "training"))
     saved = saved_bytes(job.training) * trained
-    copies = (_VERSIONS + _EVALUATIONS) * _published_bytes(job, nbytes) * trained
+    published, gradient = _published_bytes(job, nbytes) * trained, FLOAT32 * trained
+    workers = max(job.pools.reserved.workers, job.pools.spot.workers)
+    copies, kept_gradients, early = (_VERSIONS + _EVALUATIONS) * published, 0, 0
+    if is_sliced and gradient <= MOST_GRADIENT_BYTES:
+        copies += (_LENT + (job.training.kl > 0)) * published
+        kept_gradients = KEPT_GRADIENTS * workers * gradient
+        early = (job.training.slices - 1) * gradient
     return MemoryPlan(
         WorkerMemory((*held, *([] if offloaded else kept), *training, *denoising)),
         WorkerMemory((*held, *helping, *denoising)),
         loading=nbytes * max(_loaded_numbers(checkpoint)),
         resting=nbytes * _encoders(checkpoint) if on_accelerator else 0,
-        training=sum(part.nbytes for part in offloaded),
+        training=sum(part.nbytes for part in offloaded) + early,
         saving=-(-saved // shards),
         trainer_store=copies + _STATES * saved,
-        denoiser_store=copies,
+        denoiser_store=copies + kept_gradients,
     )
 
 

@@ -190,7 +190,9 @@ class NodeUnpriced(RunEvent, frozen=True, kw_only=True, tag="node_unpriced"):
 
 
 class GradientFailed(RunEvent, frozen=True, kw_only=True, tag="gradient_failed"):
-    """A worker could not compute the gradient of a slice: another tries, or the rank does."""
+    """A worker could not compute the gradient of a slice: another tries, or the rank does. One that
+    could not compute three in a row is given no more until its process is another one; it still
+    denoises."""
 
     worker: str
     """Name of the worker."""
@@ -236,13 +238,14 @@ class TrainingWaits(RunEvent, frozen=True, kw_only=True, tag="training_waits"):
 
 
 class OtherDevice(RunEvent, frozen=True, kw_only=True, tag="other_device"):
-    """A worker computes on another kind of device than the trainer ranks: it gets no gradients, as
-    sums have other bits there. It still denoises. This is told once of each kind."""
+    """A worker computes on another kind of device than the trainer ranks, or with another version
+    of torch: it gets no gradients, as sums have other bits there. It still denoises. This is told
+    once of each kind."""
 
     worker: str
     """The first worker with such a device."""
     device: str
-    """The kind of its device."""
+    """The kind of its device, and its version of torch."""
     ranks: tuple[str, ...]
     """The kinds on which the ranks compute; gradients are shared where these are all the same."""
 

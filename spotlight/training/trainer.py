@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from spotlight.diffusion.model import DiffusionModel
-from spotlight.errors import CheckpointError, SliceRefused, TrainingDiverged
+from spotlight.errors import CheckpointError, SliceRefused, TrainingDiverged, TransportError
 from spotlight.jobs import SamplerSpec, TrainingSpec
 from spotlight.jobs.losses import replays
 from spotlight.policies.old_policy import rollout_decay
@@ -646,32 +647,41 @@ class Trainer:
         return dict(zip(names, (loss, *metrics, norm, rate), strict=True))
 
     def _culprit(self, begun: _Begun, *, only_losses: bool) -> str:
-        """Which of this rank's samples has a loss, or else a gradient, that is not finite, as a
-        part of an error; nothing if none has. Gradients of single rows are computed again, which
-        ranks of a sharded model cannot do on their own."""
+        """Which sample has a loss, or else a gradient, that is not finite, as a part of an error;
+        nothing if none has. All ranks name that of the first one that has any, whichever of their
+        errors is read; but none waits for a rank that is gone."""
+        own = self._own_culprit(begun, only_losses=only_losses)
+        named = [] if own is None else [own]
+        if self._group is not None:
+            found = torch.zeros(self._world, dtype=torch.float64, device=self._model.device)
+            found[self._rank] = 0 if own is None else 1 + own
+            with suppress(TransportError):  # what there is to say is worth more than who is gone
+                self._group.all_reduce(found)
+                named = [int(place) - 1 for place in found.tolist() if place]
+        return f", of {begun.batch.name_of(named[0])}" if named else ""
+
+    def _own_culprit(self, begun: _Begun, *, only_losses: bool) -> int | None:
+        """The first of this rank's samples that is not finite, by its place in the batch. Gradients
+        of single rows are computed again, which ranks of a sharded model cannot do on their own."""
         for index, samples, computed in begun.computed:
             row = computed.first_not_finite()
             if row is not None:
-                return f", of {self._name_of(begun, index, int(samples[row]))}"
+                return self._place_of(begun, index, int(samples[row]))
         if only_losses or isinstance(self._weights, ShardedWeights):
-            return ""
+            return None
         update = begun.updates[0]
         for index in range(len(update.slices)):
             prepared = self._prepared(begun, index, always)
             self._use("current")
             row = self._computer.row_without_gradient(prepared, update)
             if row is not None:
-                return f", of {self._name_of(begun, index, int(prepared.terms.samples[row]))}"
-        return ""
+                return self._place_of(begun, index, int(prepared.terms.samples[row]))
+        return None
 
-    def _name_of(self, begun: _Begun, index: int, sample: int) -> str:
-        """Of a sample of the batch that a slice is prepared from."""
-        of_slice = (
-            begun.batch
-            if begun.ahead
-            else begun.batch.select(begun.updates[0].slices[index].samples)
-        )
-        return of_slice.name_of(sample)
+    @staticmethod
+    def _place_of(begun: _Begun, index: int, sample: int) -> int:
+        """In the whole batch, of a sample of that from which a slice is prepared."""
+        return sample if begun.ahead else begun.updates[0].slices[index].samples[sample]
 
     def _finished(self, begun: _Begun) -> dict[str, float]:
         """End the iteration: the weights that roll out follow, and all updates are reported."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from runtime_kit import Cluster
 from spotlight.actors.coordinator.job.gradient_work import GradientWork
 from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.rank import Rank
+from spotlight.actors.protocol.down import WeightsOffer
 from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate
 from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs
 from spotlight.actors.runtime import Actor
@@ -101,6 +103,7 @@ class Office(Actor):
         self.reminders = 0
         self.team: Any = SimpleNamespace(machine=SimpleNamespace(ranks=()), remind=self._remind)
         self.lent = Publications({}, self.roster, WeightsTimings())
+        self.publications = Publications({}, self.roster, WeightsTimings())
         self.briefing = SimpleNamespace(share_backlog=lambda: None, weights_published=lambda: None)
         self.profile = SimpleNamespace(step_s=lambda *which: None)
         self.machine = SimpleNamespace(completed=ITERATION)
@@ -108,7 +111,11 @@ class Office(Actor):
             metrics=SimpleNamespace(slices=0, slices_by_others=0),
             exploration=SimpleNamespace(worth=SimpleNamespace(is_known=False)),
         )
-        self.table = SimpleNamespace(pace=Pace(self.profile))  # type: ignore[arg-type]
+        self.table = SimpleNamespace(
+            pace=Pace(self.profile),  # type: ignore[arg-type]
+            fails_gradients=lambda worker: worker in self.failing,
+        )
+        self.failing: set[str] = set()
         self.shares: Any = None
         self.ranks: list[Recorder] = []
         self.gradients = GradientWork(self)  # type: ignore[arg-type]
@@ -116,6 +123,10 @@ class Office(Actor):
 
     def _remind(self) -> None:
         self.reminders += 1
+
+    @staticmethod
+    def now() -> float:
+        return asyncio.get_running_loop().time()
 
     @property
     def trainers(self) -> frozenset[str]:
@@ -155,6 +166,11 @@ class Office(Actor):
         )
         self.gradients.begin(iteration, samples, 3)
         return samples
+
+    def publish(self, nbytes: int) -> None:
+        """The weights of the iteration, of so many bytes, are published."""
+        part = structs.replace(offer("weights/000002-rollout-0"), nbytes=nbytes)
+        self.publications.add(WeightsOffer(ITERATION, (part,)), keep=())
 
     def asked(self) -> list[tuple[int, int]]:
         """Rank and place of the slices that are asked for, in order."""

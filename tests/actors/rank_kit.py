@@ -253,8 +253,10 @@ def start(
     world: int = 1,
     rendezvous: str = "",
     state: StateParts = (),
+    ranks: int = 1,
 ) -> StartTrainer:
-    return StartTrainer("job", job(), rank, world, rendezvous, completed, state, term)
+    spec = job(training={"ranks": ranks})
+    return StartTrainer("job", spec, rank, world, rendezvous, completed, state, term)
 
 
 class Gym:

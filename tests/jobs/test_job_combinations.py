@@ -227,6 +227,11 @@ def test_seeds_that_cannot_be_finished_with_the_weights_of_their_previews_are_re
     assert problem_of(data).path == path
 
 
+def test_only_losses_are_advised_with_which_seeds_can_be_finished() -> None:
+    data = with_field("training.loss", "awm", {**SMALLEST, **FINISH})
+    assert "(`diffusion_nft`), not `awm`" in problem_of(data).problem
+
+
 @pytest.mark.parametrize(
     ("loss", "kind"),
     [("flow_grpo", "flow_sde"), ("flow_grpo", "cps"), ("grpo_guard", "dance_sde")],

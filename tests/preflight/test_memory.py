@@ -265,6 +265,24 @@ def test_a_worker_that_only_denoises_has_nothing_of_training(
     assert plan.denoiser_store < plan.trainer_store
 
 
+def test_with_slices_gradients_of_others_lie_in_stores_and_beside_ranks(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    plain, sliced, wide = (
+        memory_plan(job, inspect_checkpoint(job.model))
+        for job in (
+            make_job(),
+            make_job(training={"slices": 4}),
+            make_job(training={"slices": 4}, pools={"spot": {"workers": 3}}),
+        )
+    )
+    gradient = part(sliced.denoiser, "gradient of a slice").nbytes
+    assert sliced.training - plain.training == 3 * gradient, "all but the first may come early"
+    assert wide.denoiser_store - sliced.denoiser_store == 2 * 4 * gradient
+    lent = sliced.trainer_store - plain.trainer_store
+    assert sliced.denoiser_store - plain.denoiser_store == 4 * gradient + lent
+
+
 @pytest.mark.parametrize("tuning", ["full", "lora"])
 def test_a_trainer_saves_as_many_bytes_as_the_plan_says(tmp_path: Path, tuning: str) -> None:
     make_tiny_checkpoint("sd3", tmp_path)

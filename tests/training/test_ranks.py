@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import torch
 
-from spotlight.errors import SpotlightError
+from spotlight.errors import TrainingDiverged
 from spotlight.training.checkpoints import load_checkpoint, save_checkpoint
 from spotlight.training.trainer import Trainer
 from spotlight.transport.collectives import listen
@@ -53,7 +53,7 @@ def helped(rule: str, helps, **ranks) -> dict[str, torch.Tensor]:
 
 
 def run_rank(rank: int, port: int, listener, folder: Path) -> list[str]:
-    """All that one rank of two does; returns the errors that it should have had."""
+    """All that one rank of two does; returns the errors that it had."""
     torch.set_num_threads(1)
     with init_group(rank, 2, port=port, timeout_s=TIMEOUT_S, listener=listener) as group:
         for rule in RULES:
@@ -65,20 +65,24 @@ def run_rank(rank: int, port: int, listener, folder: Path) -> list[str]:
             for name, helps in {"alone": lambda _: False, "helped": lambda i: i != rank}.items():
                 state = helped(rule, helps, rank=rank, world=2, group=group)
                 save_checkpoint(folder / f"{rule}-{name}-{rank}", state, {})
-        batch = make_batch(FakeModel(), count=2)
-        batch.latents[0] = float("nan")
-        one_update = msgspec.structs.replace(NFT, updates_per_iteration=1)
-        trainer = Trainer(FakeModel(), one_update, SAMPLER, seed=0, rank=rank, world=2, group=group)
-        try:
-            trainer.train(0, batch)
-        except SpotlightError as error:
-            return [type(error).__name__]
-    return []
+        return [spoiled(slices, rank=rank, world=2, group=group) for slices in (1, 3)]
+
+
+def spoiled(slices: int, **ranks) -> str:
+    """The error of this rank if a sample of one rank has a loss that is not finite."""
+    batch = make_batch(FakeModel(), count=6)
+    batch.seeds = [100 + number for number in range(6)]
+    batch.latents[3] = float("nan")
+    training = msgspec.structs.replace(NFT, slices=slices, micro_batch=2, updates_per_iteration=1)
+    trainer = Trainer(FakeModel(), training, SAMPLER, seed=0, **ranks)
+    with pytest.raises(TrainingDiverged) as refused:
+        trainer.train(0, batch)
+    return str(refused.value)
 
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory):
-    """The folder of both ranks' states, and rank 1's and rank 0's errors."""
+    """The folder of both ranks' states, and rank 0's and rank 1's errors."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("ranks")
     context = warm_processes()
@@ -117,6 +121,7 @@ def test_the_bits_of_two_ranks_do_not_depend_on_who_helps_them(outcome, rule):
     assert all(same_bits(state, states[0]) for state in states)
 
 
-def test_one_rank_s_nan_stops_both(outcome):
-    _, errors = outcome
-    assert errors == (["TrainingDiverged"], ["TrainingDiverged"])
+def test_one_rank_s_nan_stops_both_and_both_name_the_sample(outcome):
+    _, (errors, others) = outcome
+    assert errors == others
+    assert all("of prompt 'three', seed 103; resume from" in error for error in errors)

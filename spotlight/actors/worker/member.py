@@ -43,7 +43,14 @@ from spotlight.actors.worker.slice_work import SliceWork
 from spotlight.actors.worker.sp_membership import SPMembership
 from spotlight.actors.worker.step_group import GroupSteps, StepGroup
 from spotlight.actors.worker.worker_state import WorkerContext
-from spotlight.errors import CommitRefused, NotFinite, ScoringError, SpotlightError, WrongWeights
+from spotlight.errors import (
+    CommitRefused,
+    NotFinite,
+    ScoringError,
+    SpotlightError,
+    TransferFailed,
+    WrongWeights,
+)
 from spotlight.jobs import ModelSpec, WorkSpec
 from spotlight.tracebacks import foreign_traceback
 from spotlight.types import BundleOffer
@@ -320,7 +327,7 @@ class Member(Actor):
             self._context.epoch,
             batch.message.lease,
             problem,
-            _part_of(error),
+            _part_of(error, of_slice=batch.message.slice is not None),
             tuple(requests[row].id for row in rows),
             foreign_traceback(error) if isinstance(error, ScoringError) else "",
         )
@@ -336,8 +343,9 @@ class Member(Actor):
         return True
 
 
-def _part_of(error: Exception) -> Literal["denoising", "commits", "scoring"]:
-    """Which part of the work an error is of."""
-    if isinstance(error, CommitRefused):
+def _part_of(error: Exception, *, of_slice: bool) -> Literal["denoising", "commits", "scoring"]:
+    """Which part of the work an error is of. The weights and samples that a slice came with are no
+    fault of who computes it."""
+    if isinstance(error, CommitRefused) or (of_slice and isinstance(error, TransferFailed)):
         return "commits"
     return "scoring" if isinstance(error, ScoringError) else "denoising"

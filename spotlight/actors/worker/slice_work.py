@@ -21,11 +21,9 @@ from spotlight.actors.worker.shared_model import HeldVersion, SharedModel
 from spotlight.actors.worker.worker_state import WorkerContext
 from spotlight.errors import SpotlightError, TransferFailed
 from spotlight.policies.fleet.weight_distribution import transfer_limit_s
+from spotlight.policies.spot_time import KEPT_GRADIENTS
 from spotlight.timings import WeightsTimings
 from spotlight.types import BundleOffer, StoreEndpoint
-
-_KEPT = 4
-"""How many gradients of a worker stay in the store of its node."""
 
 
 class LentWeights:
@@ -129,7 +127,7 @@ class SliceWork:
         batches.require_wanted(batch)
         if gradient is None:
             return returned(context.name, context.epoch, batch)
-        key = f"{GRADIENTS}/{context.name}/{self._left % _KEPT}"
+        key = f"{GRADIENTS}/{context.name}/{self._left % KEPT_GRADIENTS}"
         self._left += 1
         offer = await self._engine.upload(store, key, gradient)
         return Completed(

@@ -88,8 +88,10 @@ class TorchEngine:
     def device_kind(self) -> str:
         """See `engine.Engine`."""
         if self.device == "cuda":
-            return f"cuda {torch.cuda.get_device_name()}"
-        return f"{self.device} {torch.backends.cpu.get_cpu_capability()}"
+            kind = torch.cuda.get_device_name()
+        else:
+            kind = torch.backends.cpu.get_cpu_capability()
+        return f"{self.device} {kind}, torch {torch.__version__}"  # its kernels make the bits, too
 
     def limit_threads(self, threads: int) -> None:
         """See `engine.Engine`."""

@@ -375,10 +375,11 @@ class TrainerRank(Actor):
 
     async def _lend(self, training: Training, share: UpdateSlices) -> None:
         """Let others compute slices of an update, where somebody would: what they need is copied
-        now, and left for them while the rank goes on."""
+        now, and left for them while the rank goes on. A rank with a single slice lends its part of
+        the weights, too, as other ranks may have more."""
         latest = self._latest
         store = latest.lend_to if latest is not None else None
-        if store is None or len(share.slices) < 2:
+        if store is None or (len(share.slices) < 2 and training.job.training.ranks == 1):
             return
         update = training.trainer.updates, share
         copies = await self._outputs.copy_lent(training)

@@ -197,6 +197,7 @@ class Endings:
         self._credit(taker, lease, now)
         if lease.rows[0].is_gradient:
             self._matching.pace.computed(done.seconds)
+            self._matching.gradient_ended(taker, failed=False)
             return
         self._matching.pace.scored(done.scoring_s)
         self._measure(taker, lease, done)
@@ -280,7 +281,11 @@ class Endings:
         self, taker: Taker, rows: Collection[Row], error: str, now: float
     ) -> frozenset[str]:
         """A worker failed these; returns the suspects whose failures count against no request. One
-        that was held back in vain, and fails again, is none of them."""
+        that was held back in vain, and fails again, is none of them. Who fails gradients is no
+        suspect, as it may well denoise."""
+        if rows and next(iter(rows)).is_gradient:
+            self._matching.gradient_ended(taker, failed=True)
+            return frozenset()
         suspicion, name = self._matching.suspicion, taker.name
         waited = name in suspicion.suspects - self._matching.held_back(now)
         suspicion.failed(name, rows, error, now)

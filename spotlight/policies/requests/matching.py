@@ -467,8 +467,14 @@ class Matching:
                 self._set_kinds(self.takers[name])
                 self.refresh(name)
 
+    def gradient_ended(self, taker: Taker, *, failed: bool) -> None:
+        """A worker has computed one, or could not."""
+        taker.failed_gradients = taker.failed_gradients + 1 if failed else 0
+        self._set_kinds(taker)
+        self.refresh(taker.name)
+
     def _set_kinds(self, taker: Taker) -> None:
-        taker.computes = taker.name in self._computing
+        taker.computes = taker.name in self._computing and not taker.fails_gradients
         taker.is_versatile = taker.name in self._versatile
 
     def set_leaving(self, taker: Taker, leaving: bool) -> None:

@@ -12,6 +12,8 @@ from typing import Literal, NamedTuple
 from spotlight.policies.requests.events import Report
 from spotlight.types import BundleOffer, Commit, Record, Request, Result
 
+_MOST_FAILED_GRADIENTS = 3
+"""A worker that could not compute so many in a row is given no more."""
 _STORY = 32
 """How many of the latest events of a request's life are remembered."""
 
@@ -178,6 +180,8 @@ class Taker:
     """Who is told what follows for it."""
     computes: bool = False
     """Whether it computes gradients, before all else."""
+    failed_gradients: int = 0
+    """How many gradients it could not compute, in a row."""
     is_versatile: bool = False
     """Whether it does the other thing, denoises or computes, while there is nothing of that."""
     report: Report | None = None
@@ -217,6 +221,11 @@ class Taker:
         return [lease for _, lease in sorted(self.leases.items()) if not lease.is_denoised][1:]
 
     @property
+    def fails_gradients(self) -> bool:
+        """Whether it is given no more of them, until it is another process; it still denoises."""
+        return self.failed_gradients >= _MOST_FAILED_GRADIENTS
+
+    @property
     def weights(self) -> tuple[WeightsKey, ...]:
         """What its group holds for what it does first."""
         return self._of_gradients if self.computes else self._to_denoise
@@ -234,6 +243,8 @@ class Taker:
     @property
     def _of_gradients(self) -> tuple[WeightsKey, ...]:
         """Alone: members of a group compute parts of sums, so other bits."""
+        if self.fails_gradients:
+            return ()
         report = self.report
         versions = report.rollout_versions if report is not None and self.members == 1 else ()
         return tuple(WeightsKey(version, "gradient") for version in versions)

@@ -388,6 +388,11 @@ class RequestTable:
         train, nor compute gradients."""
         return self._matching.free_groups
 
+    def fails_gradients(self, worker: str) -> bool:
+        """Whether a worker is given no more of them, as it could not compute several in a row."""
+        taker = self._matching.takers.get(worker)
+        return taker is not None and taker.fails_gradients
+
     @property
     def previewing_groups(self) -> int:
         """The same with those that preview while there is no gradient to compute."""

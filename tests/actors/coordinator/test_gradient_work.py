@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +24,10 @@ from job_kit import offer, settle
 from msgspec import structs
 
 from spotlight.actors.coordinator.job.gradient_work import GradientWork
-from spotlight.actors.protocol.gradients import SlicesTaken
+from spotlight.actors.protocol.gradients import OpenUpdate, SlicesTaken
 from spotlight.actors.protocol.trainer import TrainedIteration
 from spotlight.jobs import JobSpec
-from spotlight.record.run_events import GradientsGivenUp, OtherDevice
+from spotlight.record.run_events import GradientsGivenUp, OtherDevice, SpotTimePlanned
 from spotlight.types import Slice
 
 pytestmark = pytest.mark.virtual_time
@@ -147,6 +148,12 @@ async def test_another_kind_of_device_computes_nothing_and_this_is_told_once(
     assert (event.worker, event.device, event.ranks) == ("s0/0", "cpu B", ("cpu A",))
 
 
+async def test_who_fails_gradients_is_not_counted_on(office: Office) -> None:
+    office.failing.add("s0/0")
+    await ready(office)
+    assert office.gradients.workers.helping == {"s1/0"}
+
+
 async def test_ranks_of_several_kinds_of_devices_share_no_gradients(office: Office) -> None:
     await office.train_on("r0", "r1", devices=("cpu A", "cpu B"))
     await office.join("s0")
@@ -204,6 +211,68 @@ async def test_a_link_that_was_too_slow_is_tried_again_by_one_worker_now_and_the
     office: Office,
 ) -> None:
     assert await on_a_slow_link(office) == [*[0] * 9, 1, *[0] * 9, 1, 0, 0, 0]
+
+
+async def without_a_gradient(office: Office, opened: OpenUpdate) -> None:
+    """A slice of an update is given out; what happens next happens 100 s later."""
+    await ready(office)
+    knows_previews(office, step_s=0.1)
+    office.gradients.opened(0, opened)
+    office.gradients.order_of(office.request(3))
+    await asyncio.sleep(100.0)
+
+
+def computing_next(office: Office) -> frozenset[str]:
+    """Who computes gradients in the next iteration."""
+    office.gradients.end()
+    office.machine.completed = ITERATION + 1
+    office.begin(iteration=ITERATION + 1)
+    return office.gradients.workers.computing
+
+
+@pytest.mark.parametrize("spec", [sliced(), sliced("bandit")])
+async def test_nobody_computes_where_not_even_the_weights_came_in_time(office: Office) -> None:
+    await without_a_gradient(office, update())
+    assert computing_next(office) == frozenset()
+    (planned,) = (it for it in office.events if isinstance(it, SpotTimePlanned))
+    assert "another worker's would be there after" in planned.why
+
+
+@pytest.mark.parametrize("spec", [sliced(), sliced("bandit")])
+async def test_nobody_computes_where_the_first_weights_tell_that_gradients_are_too_large(
+    office: Office,
+) -> None:
+    office.publish(nbytes=40 * 10**9)
+    await ready(office)
+    assert office.gradients.workers.helping == frozenset()
+    knows_previews(office, step_s=0.1)
+    assert computing_next(office) == frozenset()
+    (planned,) = (it for it in office.events if isinstance(it, SpotTimePlanned))
+    assert "one of 40 GB is too large to give away" in planned.why
+
+
+async def test_a_link_is_not_blamed_for_the_loss_of_who_computed(office: Office) -> None:
+    await without_a_gradient(office, update())
+    office.nodes.lose("s0")
+    office.gradients.workers.assign()
+    assert computing_next(office) == {"s1/0"}
+
+
+async def test_a_link_is_not_blamed_where_workers_held_the_weights(office: Office) -> None:
+    await without_a_gradient(office, update(weights=None))
+    assert computing_next(office)
+
+
+async def test_a_link_is_not_blamed_where_slices_could_not_be_computed(office: Office) -> None:
+    await without_a_gradient(office, update())
+    office.gradients.given_up([office.request(3)], "no luck")
+    assert computing_next(office)
+
+
+async def test_a_link_is_not_blamed_where_a_gradient_came(office: Office) -> None:
+    await without_a_gradient(office, update())
+    office.computed(office.request(2))
+    assert computing_next(office)
 
 
 @pytest.mark.parametrize("spec", [sliced("bandit")])
@@ -337,6 +406,19 @@ async def test_slices_of_several_ranks_are_told_apart(office: Office) -> None:
     office.computed(office.request(3, rank=1))
     await settle()
     assert (office.told(0), office.told(1)) == ([], [(UPDATE, [3])])
+
+
+async def test_ranks_have_different_numbers_of_slices(office: Office) -> None:
+    await ready(office, "r0", "r1")
+    office.gradients.opened(0, update(0))
+    office.gradients.opened(1, update(1, node="r1", share=share(1, slices=share().slices[:1])))
+    assert office.asked() == [(0, 3), (0, 2), (0, 1)]
+
+
+async def test_nobody_gets_weights_where_all_ranks_have_a_single_slice(office: Office) -> None:
+    await ready(office)
+    office.gradients.opened(0, update(share=share(slices=share().slices[:1])))
+    assert (office.asked(), office.directions()) == ([], {})
 
 
 async def test_a_rank_is_told_of_all_that_is_computed_so_far(office: Office) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from job_kit import recorder
 from msgspec import structs
-from rank_kit import Gym, errors, open_gym, reports, settle, trained
+from rank_kit import Gym, errors, open_gym, reports, settle, start, trained
 
 from spotlight.actors.protocol.gradients import AddSlices, OpenUpdate, SliceDone
 from spotlight.actors.protocol.trainer import Train
@@ -126,6 +126,17 @@ async def test_an_update_of_a_single_slice_is_not_lent(gym: Gym) -> None:
     await gym.tell(order(gym))
     await until_trained(gym)
     assert opened(gym) == []
+
+
+async def test_a_rank_with_a_single_slice_lends_its_part_of_the_weights_for_those_of_others(
+    gym: Gym,
+) -> None:
+    gym.engine.trainer.slices = 1
+    await gym.tell(start(term=2, ranks=2))
+    await gym.tell(order(gym))
+    await until_trained(gym)
+    (update,) = opened(gym)
+    assert update.weights is not None
 
 
 async def test_helpers_that_come_while_it_trains_are_told_of_the_next_update(gym: Gym) -> None:

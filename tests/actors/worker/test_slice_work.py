@@ -296,6 +296,15 @@ async def test_a_slice_that_cannot_be_is_a_failure_and_the_member_goes_on(
     assert isinstance(await bench.answers(2), Completed)
 
 
+async def test_samples_that_are_gone_are_no_fault_of_who_computes(bench: Bench) -> None:
+    order = bench.slice(1)
+    bundle = structs.replace(order.samples[0].bundle, key="samples/gone")
+    samples = tuple(structs.replace(sample, bundle=bundle) for sample in order.samples)
+    bench.grant(structs.replace(order, samples=samples))
+    assert "samples/gone" in await failure(bench)
+    assert [failed.what for failed in bench.worker.leader.all(LeaseFailed)] == ["commits"]
+
+
 async def test_nan_in_a_slice_is_a_failure_that_names_prompt_and_seed(bench: Bench) -> None:
     tensors = unpack(bench.data)
     tensors["latents"][3] = torch.nan

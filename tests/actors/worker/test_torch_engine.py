@@ -125,3 +125,13 @@ async def test_the_averaged_weights_of_a_checkpoint_are_left_in_files_of_the_sto
     assert all(
         torch.equal(exported[name.removeprefix("ema/")], it) for name, it in averaged.items()
     )
+
+
+def test_workers_with_other_versions_of_torch_are_of_other_kinds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = TorchEngine()
+    before = engine.device_kind
+    assert before == engine.device_kind
+    monkeypatch.setattr(torch, "__version__", "1.0.0")
+    assert engine.device_kind != before and "1.0.0" in engine.device_kind

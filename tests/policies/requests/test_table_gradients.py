@@ -11,6 +11,7 @@ from spotlight.record.run_events import (
     GradientFailed,
     RequestGivenUp,
     ResultsIgnored,
+    WorkerIsSick,
 )
 from spotlight.types import RequestKind
 
@@ -402,3 +403,41 @@ def test_a_gradient_that_failed_is_reported_as_one(rig: Rig) -> None:
     (event,) = rig.events(GradientFailed)
     assert (event.worker, event.error) == ("a", "broken")
     assert rig.events(DenoiseFailed) == []
+
+
+def test_who_fails_gradients_that_others_compute_previews_and_is_given_no_more(rig: Rig) -> None:
+    computing(rig, "a", "b", slices=9)
+    for _ in range(3):
+        rig.fail(rig.last("a"))
+    while rig.table.open("gradient"):
+        rig.computed(rig.last("b"))
+    assert len(granted(rig, "a")) == 3
+    assert rig.events(WorkerIsSick) == []
+    rig.submit(*requests(4, "preview"))
+    assert {one.kind for one in rig.last("a").requests} == {"preview"}
+
+
+def test_who_fails_a_gradient_now_and_then_is_given_others(rig: Rig) -> None:
+    computing(rig, "a", slices=7)
+    for _ in range(2):
+        for _ in range(2):
+            rig.fail(rig.last("a"))
+        rig.computed(rig.last("a"))
+    assert not rig.table.fails_gradients("a")
+
+
+def test_a_process_that_failed_gradients_says_nothing_of_the_next_one(rig: Rig) -> None:
+    computing(rig, "a", slices=9)
+    for _ in range(3):
+        rig.fail(rig.last("a"))
+    assert rig.table.fails_gradients("a")
+    rig.lose("a")
+    rig.add("a", credits=1)
+    assert not rig.table.fails_gradients("a")
+
+
+def test_a_worker_is_not_blamed_for_weights_and_samples_of_slices_that_are_gone(rig: Rig) -> None:
+    computing(rig, "a", slices=9)
+    for _ in range(4):
+        rig.fail(rig.last("a"), what="commits")
+    assert not rig.table.fails_gradients("a")

@@ -8,7 +8,8 @@ turn comes, or has computed it itself by then. So nothing that is lost here cost
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 import structlog
@@ -36,6 +37,15 @@ _BEGINNING = 0
 """No update is taken: these are the weights that the job began with, which all updates need."""
 
 
+class _Granted(NamedTuple):
+    """The first slice of an update was given out."""
+
+    at: float
+    """When, on the loop's clock."""
+    helping: frozenset[str]
+    """The workers that could have computed it."""
+
+
 class _Update:
     """An update of a rank, and the slices of it that others have computed."""
 
@@ -58,6 +68,9 @@ class GradientWork:
         """The update that each rank has begun."""
         self._number = -1
         """How many updates were taken before it; -1 while none is begun."""
+        self._granted: _Granted | None = None
+        """None while no slice of it was given out, or was to no avail for want of something else
+        than weights."""
         self.workers = GradientWorkers(job)
 
     def begin(self, iteration: int, samples: tuple[TrainingSample, ...], window_start: int) -> None:
@@ -86,10 +99,13 @@ class GradientWork:
         if rank in self._updates:
             return self._tell(rank)
         self._updates[rank] = _Update(opened)
-        self.workers.note(opened)
         if len(self._updates) == len(self._job.team.machine.ranks):
+            most = max(len(each.opened.share.slices) for each in self._updates.values())
+            if most < 2:
+                return  # no rank has anything to give away
+            self.workers.note(most, _bytes_of(self._parts_of("weights")))
             self._lend()
-            self._job.requests.submit(self._in_turn())
+            self._job.requests.submit(self._in_turn(most))
 
     def order_of(self, request: Request) -> SliceOrder | None:
         """What the worker is told that is granted this; None if nobody needs it any more."""
@@ -97,6 +113,8 @@ class GradientWork:
         update = self._updates.get(rank)
         if update is None or update.opened.number != request.seed:
             return None
+        if self._granted is None:
+            self._granted = _Granted(self._job.now(), self.workers.helping)
         opened = update.opened
         its_slice = opened.share.slices[place]
         return SliceOrder(
@@ -128,6 +146,7 @@ class GradientWork:
     def given_up(self, requests: list[Request], reason: str) -> None:
         """Nobody could compute these: their ranks do."""
         if requests:
+            self._granted = None
             event = GradientsGivenUp(request=requests[0].id, count=len(requests), reason=reason)
             self._job.event(event)
 
@@ -172,10 +191,10 @@ class GradientWork:
         opened = (update.opened for _, update in sorted(self._updates.items()))
         return tuple(part for each in opened if (part := getattr(each, what)) is not None)
 
-    def _in_turn(self) -> list[Request]:
-        """The slices of all ranks: the last ones first, and of each rank as many as of the others,
-        since an update takes as long as the slowest rank. Ranks begin with their first ones."""
-        most = max(len(update.opened.share.slices) for update in self._updates.values())
+    def _in_turn(self, most: int) -> list[Request]:
+        """The slices of all ranks, which have so many at most: the last ones first, and of each
+        rank as many as of the others, since an update takes as long as the slowest rank. Ranks
+        begin with their first ones."""
         return [
             self._request(rank, update.opened, len(update.opened.share.slices) - before_end)
             for before_end in range(1, most)
@@ -198,12 +217,26 @@ class GradientWork:
 
     def _forget(self) -> None:
         """Nobody needs slices of the updates so far any more."""
-        self._number = -1
+        self._judge_link()
+        self._number, self._granted = -1, None
         self._job.lent.keep({_BEGINNING})
         if self._updates:
             self._updates.clear()
             self._job.requests.cancel("gradient")
 
+    def _judge_link(self) -> None:
+        """If no gradient came from anybody though all who could compute are there still, the
+        weights for it did not arrive."""
+        lent, granted = self._parts_of("weights"), self._granted
+        if granted is None or any(update.done for update in self._updates.values()):
+            return
+        if lent and granted.helping <= self.workers.helping:
+            self.workers.nothing_came(_bytes_of(lent), self._job.now() - granted.at)
+
     def _request(self, rank: int, opened: OpenUpdate, place: int) -> Request:
         group = rank * MOST_SLICES + place
         return gradient_request(self._spec, opened.share.iteration, group, opened.number)
+
+
+def _bytes_of(parts: Iterable[BundleOffer]) -> int:
+    return sum(part.nbytes for part in parts)

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from spotlight.actors.coordinator.tenant.request_plans import preview_settings
-from spotlight.actors.protocol.gradients import OpenUpdate
 from spotlight.actors.protocol.trainer import TrainedIteration
 from spotlight.jobs import JobSpec
 from spotlight.policies.slice_times import SliceTimes
@@ -64,17 +63,23 @@ class GradientWorkers:
         """The ranks have trained: all denoise."""
         self._set_computing(frozenset(), frozenset())
 
-    def note(self, opened: OpenUpdate) -> None:
-        """A rank has begun an update."""
-        self._slices = len(opened.share.slices)
-        if opened.weights is not None:
-            ranks = len(self._job.team.machine.ranks)
-            self._times.weights_bytes = ranks * opened.weights.nbytes
+    def note(self, slices: int, weights_bytes: int) -> None:
+        """All ranks have begun an update, of so many slices each at most, and have lent so many
+        bytes of weights for it: none where others hold these."""
+        self._slices = slices
+        if weights_bytes:
+            self._times.weights_bytes = weights_bytes
 
     def came(self, gradient: BundleOffer) -> None:
         """A worker has computed this."""
         self._tried_in = self._job.machine.completed
         self._times.gradient_bytes = gradient.nbytes
+
+    def nothing_came(self, nbytes: int, after_s: float) -> None:
+        """A slice was given out so many seconds ago, and no gradient is there: the weights for it,
+        of so many bytes, did not get to any worker."""
+        self._tried_in = self._job.machine.completed
+        self._times.not_there(nbytes, after_s)
 
     def measured(self, rank: int, trained: TrainedIteration) -> None:
         """How a rank came to the slices of an iteration, or of a part of it."""
@@ -88,6 +93,7 @@ class GradientWorkers:
             own_s=taken.own_s,
             fetched_bytes=taken.fetched_bytes,
             fetch_s=taken.fetch_s,
+            updates=max(1, (taken.own + taken.others) // max(1, self._slices)),
         )
         metrics = self._job.progress.metrics
         metrics.slices += taken.own + taken.others
@@ -108,7 +114,7 @@ class GradientWorkers:
         come too late, nor where previews leave no time, for which weights would be sent in vain."""
         plan = self._plan
         if plan is None:
-            return True
+            return self._gradient_bytes() <= MOST_GRADIENT_BYTES
         all_are_made = plan.previews >= self._spec.exploration.candidates
         return plan.grants_slices and (plan.gradient_workers > 0 or all_are_made)
 
@@ -127,6 +133,8 @@ class GradientWorkers:
             for worker in node.workers:
                 if worker.worker in self._job.trainers or node.node in self._job.roster.leaving:
                     continue
+                if self._job.table.fails_gradients(worker.worker):
+                    continue
                 if devices == {worker.device}:
                     found.append((worker.worker, node.pool))
                 else:
@@ -136,10 +144,14 @@ class GradientWorkers:
     def _planned(self, able: list[tuple[str, Pool]]) -> int:
         """How many of these compute gradients. Until ranks have said how long a slice takes them,
         and previews what it is worth to choose among them, it is half of them, or all where nothing
-        is explored."""
+        is explored; and none where gradients came too late, or are too large."""
         work, explores = self.work(len(able)), self._spec.exploration.mode != "none"
-        if work is None or (explores and not self._job.progress.exploration.worth.is_known):
-            return len(able) // 2 if explores else len(able)
+        to_begin_with = len(able) // 2 if explores else len(able)
+        if work is None:
+            return to_begin_with if self._gradient_bytes() <= MOST_GRADIENT_BYTES else 0
+        is_worth_known = not explores or self._job.progress.exploration.worth.is_known
+        if not is_worth_known and work.gradients.comes_in_time(work.gradients.slices):
+            return to_begin_with
         before, self._plan = self._plan, plan_spot_time(work, self._plan)
         plan = self._plan
         if before is None or before.gradient_workers != plan.gradient_workers:
@@ -193,7 +205,7 @@ class GradientWorkers:
                 slices=self._slices or spec.training.slices,
                 rank_slice_s=rank_slice_s,
                 worker_slice_s=job.table.pace.slice_s,
-                gradient_bytes=times.gradient_bytes or times.weights_bytes,
+                gradient_bytes=self._gradient_bytes(),
                 weights_bytes=times.weights_bytes,
                 up_bytes_per_s=times.bytes_per_s,
                 down_bytes_per_s=times.bytes_per_s,
@@ -213,6 +225,12 @@ class GradientWorkers:
             gain=self._gain(),
             agreement=1.0 if correlation is None else max(0.0, correlation),
         )
+
+    def _gradient_bytes(self) -> int:
+        """Bytes of a slice's gradient. Before any has come, as many as weights have: a gradient of
+        a model in bfloat16 has twice as many."""
+        times = self._times
+        return times.gradient_bytes or times.weights_bytes or self._job.publications.newest_nbytes
 
     def _rank_slice_s(self) -> float | None:
         """Seconds of a slice; where an update has a single one, it is all that ranks train."""

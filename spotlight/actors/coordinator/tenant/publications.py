@@ -60,6 +60,12 @@ class Publications:
         """0 before the first."""
         return max(self._known, default=0)
 
+    @property
+    def newest_nbytes(self) -> int:
+        """Bytes of the weights of the newest version that roll out; 0 before the first."""
+        newest = self._known.get(self.newest)
+        return sum(part.nbytes for part in newest.where.rollout) if newest is not None else 0
+
     def add(self, offer: WeightsOffer, keep: Collection[int]) -> None:
         """A new version is there; of the others only those in `keep` are still needed."""
         self._known = {v: kept for v, kept in self._known.items() if v in keep}
