@@ -111,7 +111,7 @@ def market_schedule(trace: Trace, pool: int, stretch: Stretch) -> Schedule:
             notice_s=stretch.notice_s,
         )
     whole = trace.schedule(pool=pool, generator=generator, notice_s=stretch.notice_s)
-    return unrolled(whole, start_s=start_s, seconds=seconds)
+    return unrolled(whole, start_s=start_s, seconds=seconds, notice_s=stretch.notice_s)
 
 
 def _check_currency(job: JobSpec, prices: Prices) -> None:

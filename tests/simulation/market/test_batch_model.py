@@ -174,6 +174,17 @@ def test_a_repeated_schedule_has_the_nodes_of_the_first_round_in_every_round(
         assert long.nodes_at(at_s) == short.nodes_at((start_s + at_s) % 100)
 
 
+def test_nodes_with_which_the_next_round_does_not_begin_are_taken() -> None:
+    two = stay(20, 100, is_taken=False), stay(30, 100, is_taken=False)
+    short = schedule(stay(0, 5), *two, seconds=100.0)
+    long = unrolled(short, start_s=10.0, seconds=110.0, notice_s=7.0)
+    # One of the two goes on as the first of the next round; the other has no place there.
+    assert [(one.until_s, one.is_taken, one.notice_s) for one in long.stays] == [
+        (90.0, True, 7.0),
+        (95.0, True, 0.0),
+    ]
+
+
 def test_previews_are_as_many_as_the_test_bed_of_four_nodes_makes() -> None:
     profile = load_profile(PROFILES["sol-rl-split"])
     for task, seen in (("ocr", 4.0), ("compositional", 2.7)):

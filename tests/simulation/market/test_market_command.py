@@ -15,6 +15,7 @@ from spotlight.cli.app import app
 from spotlight.errors import UserError
 
 NEVER = '{"metadata": {"gap_seconds": 600}, "data": [0, 0, 0]}'
+DEEP = ("--depth", "actors")
 ZONED = ("--trace", "skynomad/h100_16_launchable_counts.csv", "--zone", "us-east4-a")
 
 
@@ -63,7 +64,7 @@ def test_other_nodes_are_taken_with_another_seed() -> None:
 
 def test_both_depths_tell_the_same_of_a_few_minutes() -> None:
     model = figures("--hours", "0.2", "--boot", "60")
-    actors = figures("--hours", "0.2", "--boot", "60", "--depth", "actors")
+    actors = figures("--hours", "0.2", "--boot", "60", *DEEP)
     assert (model["depth"], actors["depth"]) == ("model", "actors")
     assert actors["money"] == pytest.approx(model["money"], rel=0.005)
     assert abs(actors["iterations"] - model["iterations"]) < 3
@@ -131,3 +132,12 @@ def test_without_what_simulates_a_replay_says_what_to_install(
     for name in [name for name in sys.modules if name.startswith("spotlight_simulation")]:
         monkeypatch.delitem(sys.modules, name)
     assert "pip install 'spotlight-rl[simulation]'" in refusal()
+
+
+def test_both_depths_bill_the_same_nodes_where_a_trace_begins_anew(tmp_path: Path) -> None:
+    file = tmp_path / "short.csv"
+    file.write_text("0,0\n60000,4\n300000,4\n")
+    stretch = ("--hours", "0.2", "--boot", "10")
+    model, actors = (figures(*stretch, *more, trace=str(file)) for more in ((), DEEP))
+    assert model["losses"] == actors["losses"] == 8
+    assert actors["money"] == pytest.approx(model["money"], rel=0.005)
