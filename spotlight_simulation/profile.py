@@ -90,8 +90,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.lending.weights_s(self.gpus) if given is None else given
 
     def times(self, job: JobSpec) -> HardwareTimes:
-        """What that comes to for the job's micro-batches, and for the rows that it makes of a
-        sample. A denoising step takes the same, whatever it is for."""
+        """What that comes to for the job's micro-batches, for the rows that it makes of a sample,
+        and for the ranks that train them: twice as many take half the time. A denoising step takes
+        the same, whatever it is for."""
         rows = _rows_of_a_sample(job)
         step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
         part_bytes = self.lending.adapter_bytes // job.training.ranks
@@ -100,7 +101,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             score_s=self.score_s,
             load_s=self.load_s,
             train_s=0.0,
-            train_sample_s=self.train_s / self.rows * rows,
+            train_sample_s=self.train_s * self.gpus / job.training.ranks / self.rows * rows,
             rows_of_sample=rows,
             train_jitter=self.train_jitter,
             publish_s=self.publish_s or 0.0,

@@ -308,22 +308,24 @@ def _endless(schedule: Schedule, until_s: float, notice_s: float) -> Iterator[St
 def job_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, ...]:
     """The paces of a job, with no spot node up to `nodes`, in iterations (`worth` is 1).
 
-    Previews are made by spot workers while the reserved ones train, as many as there is time for
-    and as the job allows. Where the plan of spot time finds more worth it, training waits for them,
-    and all make them. A job that does not train on its previews rolls out its samples with new
-    weights besides. A run learns of its own scores what a choice is worth; here it is
-    `GAIN_OF_TWO`.
+    Previews are made by spot workers, and by reserved ones that have no rank, while the others
+    train, as many as there is time for and as the job allows. Where the plan of spot time finds
+    more worth it, training waits for them, and all make them. A job that does not train on its
+    previews rolls out its samples with new weights besides. A run learns of its own scores what a
+    choice is worth; here it is `GAIN_OF_TWO`.
 
     Raises `JobError` for a job with settings that these formulas are not of.
     """
     _check(job)
-    return tuple(_pace(job, profile, count * job.pools.spot.workers) for count in range(nodes + 1))
+    reserved, spot = job.pools.reserved, job.pools.spot
+    idle = reserved.nodes * reserved.workers - job.training.ranks
+    return tuple(_pace(job, profile, idle + count * spot.workers) for count in range(nodes + 1))
 
 
 def _pace(job: JobSpec, profile: Profile, workers: int) -> Pace:
     times, samples, trainers = profile.times(job), job.samples_per_iteration, job.training.ranks
     step_s = times.step_s / job.sampler.micro_batch * BESIDE_A_PREVIEW
-    train_s = samples * times.train_sample_s * profile.gpus / trainers
+    train_s = samples * times.train_sample_s
     sample_s, preview_s = job.sampler.steps * step_s, job.preview_steps * step_s
     previews = waits_s = 0.0
     if job.exploration.mode != "none":

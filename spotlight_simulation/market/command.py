@@ -68,6 +68,7 @@ def replay(
 ) -> int:
     """Replay a job and print what came of it; returns the exit code."""
     costs, durations = read_prices(prices), load_profile(profile)
+    _check_ranks(job)
     _check_currency(job, costs)
     read = read_trace(trace, stretch.zone)
     if stretch.skips_holes:
@@ -112,6 +113,17 @@ def market_schedule(trace: Trace, pool: int, stretch: Stretch) -> Schedule:
         )
     whole = trace.schedule(pool=pool, generator=generator, notice_s=stretch.notice_s)
     return unrolled(whole, start_s=start_s, seconds=seconds, notice_s=stretch.notice_s)
+
+
+def _check_ranks(job: JobSpec) -> None:
+    reserved, ranks = job.pools.reserved, job.training.ranks
+    gpus = reserved.nodes * reserved.workers
+    if gpus < ranks:
+        raise JobError(
+            "pools.reserved",
+            f"has {count(gpus, 'worker')}, but `training.ranks` asks for {ranks}, and a replay has"
+            " no others that may train; make the pool larger, or train on fewer ranks",
+        )
 
 
 def _check_currency(job: JobSpec, prices: Prices) -> None:

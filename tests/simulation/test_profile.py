@@ -57,6 +57,13 @@ def test_training_takes_time_by_the_rows_of_a_sample(changes: dict[str, Any], ro
     assert timings.train_sample_s == pytest.approx(240 / 384 * rows)
 
 
+def test_twelve_ranks_train_in_a_third_of_the_time_of_four() -> None:
+    profile = load_profile(SOL_RL_SPLIT)
+    four, twelve = (virtual_job("ocr", rival, 1) for rival in ("rollouts", "data-parallel"))
+    seconds = [profile.times(job).training_s(0, profile.samples) for job in (four, twelve)]
+    assert seconds[0] == pytest.approx(3 * seconds[1])
+
+
 def test_rollouts_take_time_by_their_steps() -> None:
     steps = [load_profile(SOL_RL_SPLIT).times(plain({"sampler.steps": n})).step_s for n in (4, 8)]
     assert steps[0] == steps[1] == pytest.approx(113 * 4 / (48 * 8) * plain().sampler.micro_batch)

@@ -121,6 +121,11 @@ def test_a_pool_without_nodes_is_refused() -> None:
     assert refusal("--set", "pools.spot.nodes=0").startswith("pools.spot.nodes: must be 1 at least")
 
 
+@pytest.mark.parametrize("change", ["pools.reserved.nodes=0", "training.ranks=8"])
+def test_a_job_whose_reserved_pool_is_too_small_to_train_is_refused(change: str) -> None:
+    assert refusal("--set", change).startswith("pools.reserved: has")
+
+
 def test_a_pool_that_is_larger_than_the_market_is_refused_by_its_field() -> None:
     assert "100 (`pools.spot.nodes`)" in refusal("--set", "pools.spot.nodes=100")
 
