@@ -52,6 +52,14 @@ def test_a_month_repeats_a_trace_of_half_a_day() -> None:
     assert month["money"] / 720 == pytest.approx(day["money"] / day["hours"], rel=0.02)
 
 
+def test_a_trace_of_a_moment_is_not_repeated_for_a_month(tmp_path: Path) -> None:
+    file = tmp_path / "moment.csv"
+    file.write_text("0,4\n1,4\n")
+    said = refusal("--hours", "720", trace=str(file))
+    assert "would be repeated 2,592,000,000 times" in said
+    assert "--hours" in said
+
+
 def test_a_replay_may_begin_anywhere_in_a_trace() -> None:
     assert figures("--start", "11", "--hours", "2")["hours"] == 2
     assert "cannot be begun with" in refusal("--start", "12")
