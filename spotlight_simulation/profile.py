@@ -7,9 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.errors import UserError
+from spotlight.errors import UnreadableFile, UserError
+from spotlight.files import MEBIBYTE, read_text
 from spotlight.jobs import JobSpec
 from spotlight.jobs.losses import LOSSES, noised_options, replays
+from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight_simulation.fake_hardware import HardwareTimes
 from spotlight_simulation.memory_store import Network
 
@@ -125,7 +127,8 @@ def load_profile(path: Path) -> Profile:
     wrong.
     """
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
-    except (OSError, msgspec.DecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"{path}: {problem}; see `spotlight_simulation.profile.Profile`") from error
+        return msgspec.convert(read_yaml(read_text(path, most=MEBIBYTE)), Profile)
+    except UnreadableFile as error:
+        raise UserError(f"{path}: {error.problem}; give a profile (YAML)") from error
+    except (PlainYAMLError, msgspec.ValidationError) as error:
+        raise UserError(f"{path}: {error}; see `spotlight_simulation.profile.Profile`") from error

@@ -107,6 +107,7 @@ def test_a_publication_takes_what_is_given_or_else_what_its_bytes_take() -> None
         ("steps: 8\n", "", "missing required field `steps`"),
         ("steps: 8", "steps: 0", "steps must be above 0 and finite, not 0"),
         ("rows: 384", "rows: 0.5", r"\$\.rows"),
+        ("rows: 384", f"rows: {'[' * 100_000}", "it is nested more than 20 deep"),
         ("train_s: 240", "train_s: 0", "train_s must be above 0"),
         ("rollout_s: 113", "rollout_s: .nan", "rollout_s must be above 0 and finite, not nan"),
         ("train_s: 240", "train_s: .inf", "train_s must be above 0 and finite, not inf"),
