@@ -44,6 +44,29 @@ class Lending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return 2 * self.copy_s / ranks
 
 
+class Factor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What makes a GPU faster or slower than the figures of a profile, such as compilation."""
+
+    name: str
+    """What it is."""
+    source: str
+    """Where the figures are from."""
+    rollout: float = 1.0
+    """The time of a denoising step with it, over that without."""
+    train: float = 1.0
+    """The time of training with it, over that without."""
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise ValueError(f"factor {self.name}: source must say where the figures are from")
+        for name in ("rollout", "train"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"factor {self.name}: {name} must be above 0 and finite, not"
+                    f" {getattr(self, name)}"
+                )
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long one iteration without exploration takes, and what goes on around it; all times in
     seconds. A job that has more samples, or more steps for each, rolls out longer, and one that
@@ -73,6 +96,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     score_s: float
     """The time to score a micro-batch."""
     lending: Lending
+    factors: tuple[Factor, ...] = ()
+    """What the figures are multiplied with; `load_profile` does that."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
@@ -90,6 +115,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The time from the end of training until a node has the new weights."""
         given = self.publish_s
         return self.lending.weights_s(self.gpus) if given is None else given
+
+    def multiplied(self) -> Profile:
+        """The same with its factors in its figures."""
+        return msgspec.structs.replace(
+            self,
+            rollout_s=self.rollout_s * math.prod(each.rollout for each in self.factors),
+            train_s=self.train_s * math.prod(each.train for each in self.factors),
+            factors=(),
+        )
 
     def times(self, job: JobSpec) -> HardwareTimes:
         """What that comes to for the job's micro-batches, for the rows that it makes of a sample,
@@ -123,11 +157,12 @@ def _rows_of_a_sample(job: JobSpec) -> int:
 
 
 def load_profile(path: Path) -> Profile:
-    """Read one from a YAML file; raises `UserError` that names the file and, in one line, what is
-    wrong.
+    """Read one from a YAML file, with its factors in its figures; raises `UserError` that names the
+    file and, in one line, what is wrong.
     """
     try:
-        return msgspec.convert(read_yaml(read_text(path, most=MEBIBYTE)), Profile)
+        data = read_yaml(read_text(path, most=MEBIBYTE))
+        return msgspec.convert(data, Profile).multiplied()
     except UnreadableFile as error:
         raise UserError(f"{path}: {error.problem}; give a profile (YAML)") from error
     except (PlainYAMLError, msgspec.ValidationError) as error:
