@@ -37,10 +37,12 @@ class Clock:
 
     @classmethod
     def of(cls, job: JobSpec, profile: Profile) -> Clock:
-        """By the job's rows: samples times flow times that are trained on."""
+        """By the job's rows: samples times flow times that are trained on, by the GPUs that the
+        profile is of, though one process computes the updates."""
         times = profile.times(job)
         sample_s = times.step_s * job.sampler.steps / job.sampler.micro_batch
-        train_s = times.train_sample_s * job.samples_per_iteration
+        rows = job.samples_per_iteration * times.rows_of_sample
+        train_s = profile.train_s / profile.rows * rows
         return cls(
             sample_s * job.samples_per_iteration / (RESERVED + SPOT) + times.score_s,
             train_s + profile.publication_s,

@@ -51,6 +51,9 @@ def main() -> None:
     tasks, pools = (TASKS[:1], POOLS[:1]) if options.quick else (TASKS, POOLS)
     if options.quick and options.tables:
         made.error("--tables: not with --quick, whose figures say nothing")
+    for file in options.tables:  # known before half an hour of work, not after it
+        if not file.is_file():
+            made.error(f"--tables: {file} is no file; give a Markdown file with tables")
     try:
         figures = _compare(report, options.shared, tasks, pools, quick=options.quick)
         if not options.tables:  # none of them has these, which take most of the time

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.errors import UserError
+from spotlight.errors import UnreadableFile, UserError
+from spotlight.files import MEBIBYTE, read_text
 from spotlight.jobs import JobSpec
 from spotlight.jobs.losses import LOSSES, noised_options, replays
+from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight_simulation.fake_hardware import HardwareTimes
 from spotlight_simulation.memory_store import Network
 
@@ -42,6 +44,29 @@ class Lending(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return 2 * self.copy_s / ranks
 
 
+class Factor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What makes a GPU faster or slower than the figures of a profile, such as compilation."""
+
+    name: str
+    """What it is."""
+    source: str
+    """Where the figures are from."""
+    rollout: float = 1.0
+    """The time of a denoising step with it, over that without."""
+    train: float = 1.0
+    """The time of training with it, over that without."""
+
+    def __post_init__(self) -> None:
+        if not self.source.strip():
+            raise ValueError(f"factor {self.name}: source must say where the figures are from")
+        for name in ("rollout", "train"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"factor {self.name}: {name} must be above 0 and finite, not"
+                    f" {getattr(self, name)}"
+                )
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How long one iteration without exploration takes, and what goes on around it; all times in
     seconds. A job that has more samples, or more steps for each, rolls out longer, and one that
@@ -71,6 +96,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     score_s: float
     """The time to score a micro-batch."""
     lending: Lending
+    factors: tuple[Factor, ...] = ()
+    """What the figures are multiplied with; `load_profile` does that."""
 
     def __post_init__(self) -> None:
         for name in ("gpus", "samples", "steps", "rows", "rollout_s", "train_s"):
@@ -89,9 +116,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         given = self.publish_s
         return self.lending.weights_s(self.gpus) if given is None else given
 
+    def multiplied(self) -> Profile:
+        """The same with its factors in its figures."""
+        return msgspec.structs.replace(
+            self,
+            rollout_s=self.rollout_s * math.prod(each.rollout for each in self.factors),
+            train_s=self.train_s * math.prod(each.train for each in self.factors),
+            factors=(),
+        )
+
     def times(self, job: JobSpec) -> HardwareTimes:
-        """What that comes to for the job's micro-batches, and for the rows that it makes of a
-        sample. A denoising step takes the same, whatever it is for."""
+        """What that comes to for the job's micro-batches, for the rows that it makes of a sample,
+        and for the ranks that train them: twice as many take half the time. A denoising step takes
+        the same, whatever it is for."""
         rows = _rows_of_a_sample(job)
         step_s = self.rollout_s * self.gpus / (self.samples * self.steps)
         part_bytes = self.lending.adapter_bytes // job.training.ranks
@@ -100,7 +137,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             score_s=self.score_s,
             load_s=self.load_s,
             train_s=0.0,
-            train_sample_s=self.train_s / self.rows * rows,
+            train_sample_s=self.train_s * self.gpus / job.training.ranks / self.rows * rows,
             rows_of_sample=rows,
             train_jitter=self.train_jitter,
             publish_s=self.publish_s or 0.0,
@@ -120,11 +157,13 @@ def _rows_of_a_sample(job: JobSpec) -> int:
 
 
 def load_profile(path: Path) -> Profile:
-    """Read one from a YAML file; raises `UserError` that names the file and, in one line, what is
-    wrong.
+    """Read one from a YAML file, with its factors in its figures; raises `UserError` that names the
+    file and, in one line, what is wrong.
     """
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
-    except (OSError, msgspec.DecodeError) as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"{path}: {problem}; see `spotlight_simulation.profile.Profile`") from error
+        data = read_yaml(read_text(path, most=MEBIBYTE))
+        return msgspec.convert(data, Profile).multiplied()
+    except UnreadableFile as error:
+        raise UserError(f"{path}: {error.problem}; give a profile (YAML)") from error
+    except (PlainYAMLError, msgspec.ValidationError) as error:
+        raise UserError(f"{path}: {error}; see `spotlight_simulation.profile.Profile`") from error

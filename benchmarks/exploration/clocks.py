@@ -89,7 +89,6 @@ def work_of(job: JobSpec, profile: Profile, previews: float) -> Work:
     job says no number.
     """
     times = profile.times(job)
-    rows_of_a_sample = round(times.train_sample_s * profile.rows / profile.train_s)
     updates, samples = job.training.updates_per_iteration, job.samples_per_iteration
     explores, is_fixed = job.exploration.mode != "none", job.exploration.budget == "fixed"
     fixed = samples * (job.exploration.candidates if explores else 1)
@@ -100,7 +99,7 @@ def work_of(job: JobSpec, profile: Profile, previews: float) -> Work:
         denoise_s=step_s * (job.preview_steps if explores else job.sampler.steps),
         finished=samples if job.exploration.finish == "previous" else 0,
         finish_s=step_s * job.sampler.steps,
-        rows=samples * rows_of_a_sample // updates,
+        rows=samples * times.rows_of_sample // updates,
         row_s=profile.train_s * profile.gpus / profile.rows,
         updates=updates,
         score_s=profile.score_s,

@@ -19,7 +19,7 @@ from benchmarks.time_to_target import SMOOTHED, Curve, milestones, time_to
 from benchmarks.virtual_testbed import run_on_testbed
 from spotlight.errors import SpotlightError
 from spotlight.jobs import JobSpec
-from spotlight_simulation.profile import Profile, load_profile
+from spotlight_simulation.profile import load_profile
 
 if TYPE_CHECKING:
     from spotlight_simulation.real_numerics import RealNumerics
@@ -77,7 +77,7 @@ class VirtualRuns:
             (scratch / case.name).mkdir(parents=True)
             run = run_on_testbed(
                 made.job,
-                profile=on_its_ranks(load_profile(PROFILES[case.profile]), made.job),
+                profile=load_profile(PROFILES[case.profile]),
                 numerics=numerics,
                 folder=scratch / case.name,
                 target=goal.target,
@@ -118,14 +118,6 @@ class VirtualRuns:
 def curve_of(run: Run) -> Curve:
     """Validation over virtual time."""
     return [(time_s, score) for time_s, _, score in run["validation"]]
-
-
-def on_its_ranks(profile: Profile, job: JobSpec) -> Profile:
-    """A profile's training time is that of its own number of GPUs: more trainer ranks take less, in
-    proportion."""
-    return msgspec.structs.replace(
-        profile, train_s=profile.train_s * profile.gpus / job.training.ranks
-    )
 
 
 def _shortened(job: JobSpec) -> JobSpec:

@@ -22,7 +22,7 @@ import msgspec
 from benchmarks.exploration.cases import PROFILES, Case
 from benchmarks.exploration.kept_runs import RUNS, KeptRuns, Made, Run
 from benchmarks.exploration.rivals import OURS
-from benchmarks.exploration.settings import GPUS_OF_SPOT_NODE
+from benchmarks.exploration.settings import COMPOSITIONAL, GPUS_OF_SPOT_NODE, OCR
 from benchmarks.exploration.testbed_runs import NoReference, VirtualRuns
 from benchmarks.virtual_testbed import preemption, run_on_testbed
 from spotlight.errors import SpotlightError
@@ -167,7 +167,7 @@ def _faults(absences: Sequence[Absence]) -> list[Fault]:
 def main() -> None:
     """Make one run, if it is missing."""
     options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--task", required=True)
+    options.add_argument("--task", required=True, choices=(OCR, COMPOSITIONAL))
     options.add_argument("--seed", type=int, required=True)
     options.add_argument("--nodes", type=int, required=True)
     options.add_argument("--market", default="", help="the name of a trace of `bamboo`")
@@ -175,13 +175,13 @@ def main() -> None:
     import torch  # not for --help
 
     torch.set_num_threads(1)
-    run = market_run(given.task, given.seed, given.nodes, given.market)
     runs = MarketRuns(RUNS)
     try:
+        run = market_run(given.task, given.seed, given.nodes, given.market)
         if runs.read(run) is None:
             runs.make(run)
     except SpotlightError as error:
-        sys.exit(f"real_runs: {run.name}: {error}")
+        sys.exit(f"real_runs: {error}")
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.choice_worth import EDGES, ENOUGH, ChoiceWorth, Growth
 from spotlight.policies.spot_time import GradientWork, SpotWork, plan_spot_time
 from spotlight_simulation.market.schedule import Prices, Schedule, Stay
+from spotlight_simulation.market.trace import NOTICE_S
 from spotlight_simulation.profile import Profile
 
 BOOT_S = 300.0
@@ -255,12 +256,15 @@ class _Run:
         return paces[at_work].rate * self._recovery.working_share
 
 
-def unrolled(schedule: Schedule, *, start_s: float, seconds: float) -> Schedule:
+def unrolled(
+    schedule: Schedule, *, start_s: float, seconds: float, notice_s: float = NOTICE_S
+) -> Schedule:
     """A stretch that begins at some moment of a schedule, which is repeated as often as is needed.
     Nodes that are there at its beginning start then. Where one round follows the other, nodes that
-    nobody took stay."""
+    nobody took stay, as many as the next one begins with; the others are taken, with this
+    notice."""
     stays: list[Stay] = []
-    for stay in _endless(schedule, start_s + seconds):
+    for stay in _endless(schedule, start_s + seconds, notice_s):
         if stay.until_s > start_s and stay.from_s < start_s + seconds:
             until_s = min(stay.until_s - start_s, seconds)
             stays.append(
@@ -275,7 +279,7 @@ def unrolled(schedule: Schedule, *, start_s: float, seconds: float) -> Schedule:
     return msgspec.structs.replace(schedule, seconds=seconds, stays=tuple(stays))
 
 
-def _endless(schedule: Schedule, until_s: float) -> Iterator[Stay]:
+def _endless(schedule: Schedule, until_s: float, notice_s: float) -> Iterator[Stay]:
     """The stays of as many rounds as it takes, those joined that go on in the next one."""
     staying: list[Stay] = []
     for number in range(math.ceil(until_s / schedule.seconds)):
@@ -296,29 +300,32 @@ def _endless(schedule: Schedule, until_s: float) -> Iterator[Stay]:
                 staying.append(moved)
             else:
                 yield moved
-        yield from last
+        for stay in last:
+            yield msgspec.structs.replace(stay, is_taken=True, notice_s=notice_s)
     yield from staying
 
 
 def job_paces(job: JobSpec, profile: Profile, nodes: int) -> tuple[Pace, ...]:
     """The paces of a job, with no spot node up to `nodes`, in iterations (`worth` is 1).
 
-    Previews are made by spot workers while the reserved ones train, as many as there is time for
-    and as the job allows. Where the plan of spot time finds more worth it, training waits for them,
-    and all make them. A job that does not train on its previews rolls out its samples with new
-    weights besides. A run learns of its own scores what a choice is worth; here it is
-    `GAIN_OF_TWO`.
+    Previews are made by spot workers, and by reserved ones that have no rank, while the others
+    train, as many as there is time for and as the job allows. Where the plan of spot time finds
+    more worth it, training waits for them, and all make them. A job that does not train on its
+    previews rolls out its samples with new weights besides. A run learns of its own scores what a
+    choice is worth; here it is `GAIN_OF_TWO`.
 
     Raises `JobError` for a job with settings that these formulas are not of.
     """
     _check(job)
-    return tuple(_pace(job, profile, count * job.pools.spot.workers) for count in range(nodes + 1))
+    reserved, spot = job.pools.reserved, job.pools.spot
+    idle = reserved.nodes * reserved.workers - job.training.ranks
+    return tuple(_pace(job, profile, idle + count * spot.workers) for count in range(nodes + 1))
 
 
 def _pace(job: JobSpec, profile: Profile, workers: int) -> Pace:
     times, samples, trainers = profile.times(job), job.samples_per_iteration, job.training.ranks
     step_s = times.step_s / job.sampler.micro_batch * BESIDE_A_PREVIEW
-    train_s = samples * times.train_sample_s * profile.gpus / trainers
+    train_s = samples * times.train_sample_s
     sample_s, preview_s = job.sampler.steps * step_s, job.preview_steps * step_s
     previews = waits_s = 0.0
     if job.exploration.mode != "none":

@@ -30,6 +30,8 @@ from spotlight_simulation.profile import load_profile
 JOB = Path(__file__).parent / "job.yaml"
 """The job that is replayed when none is given."""
 Depth = Literal["model", "actors"]
+_MOST_ROUNDS = 10_000
+"""A trace that would be repeated more often is too short to say anything."""
 _HELD = "nodes were held until they were taken"
 _PROBES = (
     "nodes were only started to see whether that is possible, which overstates how often they are"
@@ -68,6 +70,7 @@ def replay(
 ) -> int:
     """Replay a job and print what came of it; returns the exit code."""
     costs, durations = read_prices(prices), load_profile(profile)
+    _check_ranks(job)
     _check_currency(job, costs)
     read = read_trace(trace, stretch.zone)
     if stretch.skips_holes:
@@ -110,8 +113,25 @@ def market_schedule(trace: Trace, pool: int, stretch: Stretch) -> Schedule:
             seconds=seconds,
             notice_s=stretch.notice_s,
         )
+    rounds = (start_s + seconds) / trace.seconds
+    if rounds > _MOST_ROUNDS:
+        raise UserError(
+            f"{trace.market}: has {trace.seconds:g} s, and would be repeated {rounds:,.0f} times;"
+            " replay fewer hours (`--hours`), or a longer trace"
+        )
     whole = trace.schedule(pool=pool, generator=generator, notice_s=stretch.notice_s)
-    return unrolled(whole, start_s=start_s, seconds=seconds)
+    return unrolled(whole, start_s=start_s, seconds=seconds, notice_s=stretch.notice_s)
+
+
+def _check_ranks(job: JobSpec) -> None:
+    reserved, ranks = job.pools.reserved, job.training.ranks
+    gpus = reserved.nodes * reserved.workers
+    if gpus < ranks:
+        raise JobError(
+            "pools.reserved",
+            f"has {count(gpus, 'worker')}, but `training.ranks` asks for {ranks}, and a replay has"
+            " no others that may train; make the pool larger, or train on fewer ranks",
+        )
 
 
 def _check_currency(job: JobSpec, prices: Prices) -> None:

@@ -13,6 +13,7 @@ from spotlight.files import MEBIBYTE, read_text
 from spotlight.jobs.loading import section_from_text
 from spotlight.jobs.price_snapshots import CURRENCY, find_offer
 from spotlight.jobs.prices import PricesSpec
+from spotlight.policies.money.prices import HIGHEST_PRICE
 from spotlight_simulation.market.schedule import Prices
 
 _P5 = "aws/p5.48xlarge/us-west-2"
@@ -27,7 +28,7 @@ TABLES = (*_OF_PAPER, *_OF_SNAPSHOTS)
 """The names of the tables. Those without a discount of the paper's are one snapshot each."""
 _LARGEST = 4 * MEBIBYTE
 
-_Price = Annotated[float, msgspec.Meta(ge=0)]
+_Price = Annotated[float, msgspec.Meta(ge=0, le=HIGHEST_PRICE)]
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -38,6 +39,7 @@ class _Row(msgspec.Struct, frozen=True):
     instance: str
     usd_per_gpu_hour_on_demand: _Price | None = None
     usd_per_gpu_hour_spot: _Price | None = None
+    currency: str = CURRENCY
 
     @property
     def name(self) -> str:
@@ -94,14 +96,22 @@ def _of_file(file: Path) -> Prices:
 def _of_row(name: str, file: Path, row: str) -> Prices:
     try:
         rows = msgspec.json.decode(_text(file), type=_Rows)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise UserError(f"{file}: is no list of offers: {error}") from error
-    for offer in rows.offers:
-        if offer.name == row:
-            reserved, spot = offer.usd_per_gpu_hour_on_demand, offer.usd_per_gpu_hour_spot
-            return _checked(name, rows.currency, reserved, spot)
-    known = ", ".join(sorted(offer.name for offer in rows.offers)[:3])
-    raise UserError(f"{file}: has no offer `{row}`; it has {known} and others")
+    found = [offer for offer in rows.offers if offer.name == row]
+    if not found:
+        known = ", ".join(sorted({offer.name for offer in rows.offers})[:3]) or "none at all"
+        raise UserError(f"{file}: has no offer `{row}`; its first are {known}")
+    if len(found) > 1:
+        raise UserError(f"{file}: has {len(found)} offers `{row}`; leave one of them")
+    (offer,) = found
+    if {rows.currency, offer.currency} != {CURRENCY}:
+        raise UserError(
+            f"{name}: says two currencies, as `usd_per_gpu_hour_spot` is in {CURRENCY} and"
+            " `currency` is not; say prices in another one as `reserved`, `spot` and `currency`"
+        )
+    prices = offer.usd_per_gpu_hour_on_demand, offer.usd_per_gpu_hour_spot
+    return _checked(name, CURRENCY, *prices)
 
 
 def _text(file: Path) -> str:

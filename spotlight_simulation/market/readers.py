@@ -14,6 +14,7 @@ import msgspec
 
 from spotlight.errors import UnreadableFile, UserError
 from spotlight.files import MEBIBYTE, read_text
+from spotlight.report.formatting import count as number_of
 from spotlight_simulation.market.trace import Count, Hole, Life, Trace, counts_of
 
 Number = TypeVar("Number", int, float)
@@ -24,6 +25,12 @@ _LARGEST = 16 * MEBIBYTE
 _STANDS_STILL_S = 60.0
 """A clock that goes back by no more is taken as standing still: one log of several machines does
 so. [s]"""
+_JUMPS_S = 366 * 86400.0
+"""A clock that goes ahead by more is wrong, such as one that began in 1970. [s]"""
+_SILENT_S = 3600.0
+"""It is said where a log has no row for longer. [s]"""
+_MOST_NODES = 100_000
+"""No market has more."""
 _A_HOLE = 1.5
 """Rows that are due at equal times leave a hole when one comes so many times as late."""
 _PROBES = "availability"
@@ -72,7 +79,7 @@ class _Listed(msgspec.Struct, frozen=True):
     """What a line tells of an event, beside a paper's own plans."""
 
     nodes: tuple[str, ...]
-    duration: float = 0.0
+    duration: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """How long nothing else happens, in milliseconds."""
 
 
@@ -84,13 +91,13 @@ class _Filled(msgspec.Struct, frozen=True):
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    gap_seconds: Annotated[float, msgspec.Meta(gt=0)]
+    gap_seconds: Annotated[float, msgspec.Meta(gt=0, le=_JUMPS_S)]
     gap_filled: _Filled | None = None
 
 
 class _Ticks(msgspec.Struct, frozen=True):
     metadata: _Metadata
-    data: tuple[Annotated[int, msgspec.Meta(ge=0)] | None, ...]
+    data: tuple[Annotated[int, msgspec.Meta(ge=0, le=_MOST_NODES)] | None, ...]
 
 
 class _Reader:
@@ -116,7 +123,7 @@ class _Reader:
         if cells == 2:
             return self._of_counts(self._totals())
         if cells == 3 and not first[:8].isdigit() and "-" in first.split(",")[0]:
-            return self._of_counts(self._dated())
+            return self._of_counts(self._dated(), is_log=True)
         if cells == 3:
             return self._of_nodes(self._named())
         raise UserError(
@@ -130,8 +137,7 @@ class _Reader:
         since: dict[str, float] = {}
         lives, at_s = [], 0.0
         for line, now_s, what, nodes in events:
-            if now_s < at_s:
-                raise self._error(line, f"the clock goes back from {at_s:g} to {now_s:g} s")
+            self._check_clock(line, at_s, now_s)
             at_s = now_s
             for node in nodes:
                 if what == "add" and node not in since:
@@ -168,7 +174,7 @@ class _Reader:
         for line, text in enumerate(self._text.splitlines(), 1):
             try:
                 at_ms, what, more = msgspec.json.decode(text, type=tuple[float, str, _Listed])
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise self._error(line, f"is no event: {error}") from error
             if what not in ("add", "remove", "no-op", "DONE"):
                 raise self._error(line, f"`{what}` is no event that is known")
@@ -178,23 +184,32 @@ class _Reader:
 
     # --- counts ---
 
-    def _of_counts(self, counts: Iterator[tuple[int, float, int]]) -> Trace:
+    def _of_counts(
+        self, counts: Iterator[tuple[int, float, int]], *, is_log: bool = False
+    ) -> Trace:
+        """A log has rows without a change, too."""
         found: dict[float, int] = {}
         at_s, mended = 0.0, 0
         for line, now_s, nodes in counts:
-            if now_s < at_s - _STANDS_STILL_S:
-                raise self._error(line, f"the clock goes back from {at_s:g} to {now_s:g} s")
+            self._check_clock(line, at_s, now_s, back_s=_STANDS_STILL_S)
             mended += now_s < at_s
             at_s = max(at_s, now_s)
             found[at_s] = nodes
-        remark = f"the clock goes back {mended} times, by at most {_STANDS_STILL_S:g} s: it stands"
+        often, most_s = number_of(mended, "time"), f"{_STANDS_STILL_S:g} s"
+        remarks = [f"the clock goes back {often}, by at most {most_s}: it stands"] if mended else []
+        silent_s = max((after - before for before, after in pairwise(found)), default=0.0)
+        if is_log and silent_s > _SILENT_S:
+            remarks.append(
+                f"up to {silent_s / 3600:.1f} h have no row: as many nodes as before are taken to"
+                " be there"
+            )
         return Trace(
             market=self._name,
             is_held=True,
             seconds=at_s,
             places=max(found.values(), default=0),
             counts=tuple(Count(*each) for each in found.items()),
-            remarks=(remark,) if mended else (),
+            remarks=tuple(remarks),
         )
 
     def _totals(self) -> Iterator[tuple[int, float, int]]:
@@ -214,7 +229,7 @@ class _Reader:
         """An object with `metadata.gap_seconds` and a count for each tick in `data`."""
         try:
             ticks = msgspec.json.decode(self._text, type=_Ticks)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise UserError(f"{self._file}: is no list of ticks: {error}") from error
         gap_s, filled = ticks.metadata.gap_seconds, ticks.metadata.gap_filled
         counts = list(ticks.data)
@@ -228,7 +243,7 @@ class _Reader:
             raise UserError(f"{self._file}: has no data, only holes; give another trace")
         return Trace(
             market=self._name,
-            is_held=filled is None and _PROBES not in self._file.parts,
+            is_held=filled is None and _PROBES not in self._file.absolute().parts,
             seconds=len(counts) * gap_s,
             places=max((count for count in counts if count is not None), default=0),
             counts=tuple(
@@ -240,7 +255,9 @@ class _Reader:
     def _zones(self, zone: str | None) -> Trace:
         """A table with the column `scheduled_at` and one for each zone."""
         header, *rows = self._text.splitlines()
-        zones = header.split(",")[1:]
+        zones = [cell.strip() for cell in header.split(",")[1:]]
+        if zone is None and len(zones) == 1:
+            (zone,) = zones
         if zone not in zones:
             said = "has several zones" if zone is None else f"has no zone `{zone}`"
             raise UserError(f"{self._file}: {said}; choose one of {', '.join(zones)}")
@@ -248,7 +265,9 @@ class _Reader:
         for line, row in enumerate(rows, 2):
             cells = row.split(",")
             if len(cells) != len(zones) + 1:
-                raise self._error(line, f"has {len(cells)} cells, not {len(zones) + 1}")
+                raise self._error(
+                    line, f"has {number_of(len(cells), 'cell')}, not {len(zones) + 1}"
+                )
             moments.append(self._moment(line, cells[0]))
             every = [self._count(line, cell) for cell in cells[1:]]
             places = max(places, *every)
@@ -278,14 +297,17 @@ class _Reader:
         for line, row in enumerate(self._text.splitlines(), 1):
             cells = [cell.strip() for cell in row.split(",")]
             if len(cells) != width:
-                raise self._error(line, f"has {len(cells)} cells, not {width}")
+                raise self._error(line, f"has {number_of(len(cells), 'cell')}, not {width}")
             yield line, cells
 
     def _number(self, line: int, text: str) -> float:
         return self._parsed(line, text, float, "a time in milliseconds")
 
     def _count(self, line: int, text: str) -> int:
-        return self._parsed(line, text, int, "a number of nodes")
+        nodes = self._parsed(line, text, int, "a number of nodes")
+        if nodes > _MOST_NODES:
+            raise self._error(line, f"{nodes:,} nodes are more than any market has")
+        return nodes
 
     def _parsed(self, line: int, text: str, read: Callable[[str], Number], what: str) -> Number:
         try:
@@ -302,6 +324,17 @@ class _Reader:
         except ValueError as error:
             raise self._error(line, f"`{text}` is no date with a time") from error
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    def _check_clock(self, line: int, from_s: float, to_s: float, *, back_s: float = 0.0) -> None:
+        """It may go back by so much."""
+        if from_s - back_s <= to_s <= from_s + _JUMPS_S:
+            return
+        goes = "goes back" if to_s < from_s else "jumps"
+        raise self._error(
+            line,
+            f"the clock {goes} from {from_s:g} to {to_s:g} s; times must count on from the"
+            " beginning of the trace",
+        )
 
     def _error(self, line: int, problem: str) -> UserError:
         return UserError(f"{self._file}, line {line}: {problem}")

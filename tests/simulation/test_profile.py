@@ -57,6 +57,26 @@ def test_training_takes_time_by_the_rows_of_a_sample(changes: dict[str, Any], ro
     assert timings.train_sample_s == pytest.approx(240 / 384 * rows)
 
 
+def test_twelve_ranks_train_in_a_third_of_the_time_of_four() -> None:
+    profile = load_profile(SOL_RL_SPLIT)
+    four, twelve = (virtual_job("ocr", rival, 1) for rival in ("rollouts", "data-parallel"))
+    seconds = [profile.times(job).training_s(0, profile.samples) for job in (four, twelve)]
+    assert seconds[0] == pytest.approx(3 * seconds[1])
+
+
+def test_factors_multiply_the_figures_of_a_profile(tmp_path: Path) -> None:
+    path = tmp_path / "profile.yaml"
+    path.write_text(
+        f"{SOL_RL_SPLIT.read_text()}factors:\n"
+        "- {name: compilation, source: a page, rollout: 0.5, train: 0.8}\n"
+        "- {name: fp8, source: a page, rollout: 0.9}\n"
+    )
+    plain_one, fast = (load_profile(each) for each in (SOL_RL_SPLIT, path))
+    assert fast.rollout_s == pytest.approx(0.45 * plain_one.rollout_s)
+    assert fast.train_s == pytest.approx(0.8 * plain_one.train_s)
+    assert fast.times(plain()).step_s == pytest.approx(0.45 * plain_one.times(plain()).step_s)
+
+
 def test_rollouts_take_time_by_their_steps() -> None:
     steps = [load_profile(SOL_RL_SPLIT).times(plain({"sampler.steps": n})).step_s for n in (4, 8)]
     assert steps[0] == steps[1] == pytest.approx(113 * 4 / (48 * 8) * plain().sampler.micro_batch)
@@ -100,12 +120,20 @@ def test_a_publication_takes_what_is_given_or_else_what_its_bytes_take() -> None
         ("steps: 8\n", "", "missing required field `steps`"),
         ("steps: 8", "steps: 0", "steps must be above 0 and finite, not 0"),
         ("rows: 384", "rows: 0.5", r"\$\.rows"),
+        ("rows: 384", f"rows: {'[' * 100_000}", "it is nested more than 20 deep"),
         ("train_s: 240", "train_s: 0", "train_s must be above 0"),
         ("rollout_s: 113", "rollout_s: .nan", "rollout_s must be above 0 and finite, not nan"),
         ("train_s: 240", "train_s: .inf", "train_s must be above 0 and finite, not inf"),
         ("publish_s: 5", "publish_s: .nan", "publish_s must be finite and 0 at least, not nan"),
         ("adapter_bytes: 1700000000", "adapter_bytes: 0", "adapter_bytes must be above 0"),
         ("train_jitter: 0.02", "train_jitter: 1", r"train_jitter must be in \[0, 1\), not 1"),
+        ("gpus: 4", "gpus: 4\nfactors: [{name: fp8}]", "missing required field `source`"),
+        ("gpus: 4", "gpus: 4\nfactors: [{name: fp8, source: ' '}]", "factor fp8: source must say"),
+        (
+            "gpus: 4",
+            "gpus: 4\nfactors: [{name: fp8, source: a page, train: 0}]",
+            "factor fp8: train must be above 0 and finite, not 0",
+        ),
         (":", "", ""),
     ],
 )

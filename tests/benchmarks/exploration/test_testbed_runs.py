@@ -13,7 +13,7 @@ from benchmarks.exploration.kept_runs import KeptRuns, Run
 from benchmarks.exploration.other_order import OtherOrder
 from benchmarks.exploration.processes import make_units
 from benchmarks.exploration.rival_jobs import virtual_job
-from benchmarks.exploration.testbed_runs import NoReference, VirtualRuns, on_its_ranks
+from benchmarks.exploration.testbed_runs import NoReference, VirtualRuns
 from benchmarks.virtual_testbed import run_on_testbed
 from spotlight_simulation.chaos import scratch_folder
 from spotlight_simulation.numerics import Fingerprints
@@ -39,14 +39,6 @@ def keep_reference(folder: Path, final: float) -> None:
     points = [(100.0 * step, step, 0.2 + (final - 0.2) * step / 10) for step in range(11)]
     run: Run = {"validation": points, "totals": {"virtual_s": 1234.5}}
     KeptRuns(folder / "testbed").keep(REFERENCE.name, runs.made(REFERENCE), run)
-
-
-def test_training_on_twelve_ranks_takes_a_third_of_the_time_on_four() -> None:
-    profile = load_profile(PROFILES[SOL_RL_SPLIT])
-    four, twelve = (virtual_job("ocr", rival, 1) for rival in ("rollouts", "data-parallel"))
-    assert on_its_ranks(profile, four) == profile
-    seconds = [on_its_ranks(profile, job).times(job).training_s(0, 48) for job in (four, twelve)]
-    assert seconds[0] == pytest.approx(3 * seconds[1])
 
 
 def test_a_run_ends_at_the_target_or_with_the_references_time(tmp_path: Path) -> None:

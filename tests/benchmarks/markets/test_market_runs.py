@@ -144,3 +144,22 @@ def test_the_tables_of_markets_in_the_docs_are_those_of_the_runs_that_are_kept(
     command = [sys.executable, "-m", "benchmarks.replay", "--json", "--tables", str(copy)]
     subprocess.run(command, check=True, cwd=DOCS.parent, stdout=subprocess.DEVNULL, timeout=240)
     assert copy.read_text() == page.read_text(), f"{page.name}: make its tables anew"
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("replay --tables nowhere.md", "--tables: nowhere.md is no file"),
+        ("markets.real_runs --task dance --seed 11 --nodes 4", "invalid choice: 'dance'"),
+        ("markets.real_runs --task ocr --seed 11 --nodes 4 --market x", "bamboo/x.csv: there is"),
+        (
+            "markets.real_runs --task ocr --seed 11 --nodes 0 --market p3-trace",
+            "must be 1 at least",
+        ),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(command: str, said: str) -> None:
+    words = [sys.executable, "-m", *f"benchmarks.{command}".split()]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode != 0
+    assert said in done.stderr.splitlines()[-1]

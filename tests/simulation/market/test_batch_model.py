@@ -22,6 +22,7 @@ from spotlight_simulation.market.schedule import Prices, Schedule, Stay
 from spotlight_simulation.profile import load_profile
 
 PRICES = Prices(name="test", currency="USD", reserved_per_gpu_hour=36.0, spot_per_gpu_hour=3.6)
+SPOT = {"spot": {"nodes": 4, "workers": 2}}
 PACES = (Pace(10.0), Pace(5.0), Pace(2.0))
 
 
@@ -174,6 +175,17 @@ def test_a_repeated_schedule_has_the_nodes_of_the_first_round_in_every_round(
         assert long.nodes_at(at_s) == short.nodes_at((start_s + at_s) % 100)
 
 
+def test_nodes_with_which_the_next_round_does_not_begin_are_taken() -> None:
+    two = stay(20, 100, is_taken=False), stay(30, 100, is_taken=False)
+    short = schedule(stay(0, 5), *two, seconds=100.0)
+    long = unrolled(short, start_s=10.0, seconds=110.0, notice_s=7.0)
+    # One of the two goes on as the first of the next round; the other has no place there.
+    assert [(one.until_s, one.is_taken, one.notice_s) for one in long.stays] == [
+        (90.0, True, 7.0),
+        (95.0, True, 0.0),
+    ]
+
+
 def test_previews_are_as_many_as_the_test_bed_of_four_nodes_makes() -> None:
     profile = load_profile(PROFILES["sol-rl-split"])
     for task, seen in (("ocr", 4.0), ("compositional", 2.7)):
@@ -203,6 +215,15 @@ def test_training_waits_for_nothing_where_spot_nodes_make_enough_beside_it() -> 
     paces = job_paces(job(), load_profile(PROFILES["sol-rl-split"]), nodes=4)
     assert paces[2].iteration_s == paces[4].iteration_s
     assert paces[2].previews < paces[4].previews
+
+
+def test_reserved_gpus_without_a_rank_make_previews_as_spot_gpus_do() -> None:
+    profile = load_profile(PROFILES["sol-rl-split"])
+    two_idle, none_idle = (
+        job(training={"ranks": 2}, pools={"reserved": {"nodes": 1, "workers": workers}, **SPOT})
+        for workers in (4, 2)
+    )
+    assert job_paces(two_idle, profile, nodes=1) == job_paces(none_idle, profile, nodes=2)[1:]
 
 
 def test_a_job_that_does_not_train_on_previews_rolls_out_on_all_gpus() -> None:

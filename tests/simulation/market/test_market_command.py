@@ -15,6 +15,7 @@ from spotlight.cli.app import app
 from spotlight.errors import UserError
 
 NEVER = '{"metadata": {"gap_seconds": 600}, "data": [0, 0, 0]}'
+DEEP = ("--depth", "actors")
 ZONED = ("--trace", "skynomad/h100_16_launchable_counts.csv", "--zone", "us-east4-a")
 
 
@@ -51,6 +52,14 @@ def test_a_month_repeats_a_trace_of_half_a_day() -> None:
     assert month["money"] / 720 == pytest.approx(day["money"] / day["hours"], rel=0.02)
 
 
+def test_a_trace_of_a_moment_is_not_repeated_for_a_month(tmp_path: Path) -> None:
+    file = tmp_path / "moment.csv"
+    file.write_text("0,4\n1,4\n")
+    said = refusal("--hours", "720", trace=str(file))
+    assert "would be repeated 2,592,000,000 times" in said
+    assert "--hours" in said
+
+
 def test_a_replay_may_begin_anywhere_in_a_trace() -> None:
     assert figures("--start", "11", "--hours", "2")["hours"] == 2
     assert "cannot be begun with" in refusal("--start", "12")
@@ -63,7 +72,7 @@ def test_other_nodes_are_taken_with_another_seed() -> None:
 
 def test_both_depths_tell_the_same_of_a_few_minutes() -> None:
     model = figures("--hours", "0.2", "--boot", "60")
-    actors = figures("--hours", "0.2", "--boot", "60", "--depth", "actors")
+    actors = figures("--hours", "0.2", "--boot", "60", *DEEP)
     assert (model["depth"], actors["depth"]) == ("model", "actors")
     assert actors["money"] == pytest.approx(model["money"], rel=0.005)
     assert abs(actors["iterations"] - model["iterations"]) < 3
@@ -120,6 +129,11 @@ def test_a_pool_without_nodes_is_refused() -> None:
     assert refusal("--set", "pools.spot.nodes=0").startswith("pools.spot.nodes: must be 1 at least")
 
 
+@pytest.mark.parametrize("change", ["pools.reserved.nodes=0", "training.ranks=8"])
+def test_a_job_whose_reserved_pool_is_too_small_to_train_is_refused(change: str) -> None:
+    assert refusal("--set", change).startswith("pools.reserved: has")
+
+
 def test_a_pool_that_is_larger_than_the_market_is_refused_by_its_field() -> None:
     assert "100 (`pools.spot.nodes`)" in refusal("--set", "pools.spot.nodes=100")
 
@@ -131,3 +145,12 @@ def test_without_what_simulates_a_replay_says_what_to_install(
     for name in [name for name in sys.modules if name.startswith("spotlight_simulation")]:
         monkeypatch.delitem(sys.modules, name)
     assert "pip install 'spotlight-rl[simulation]'" in refusal()
+
+
+def test_both_depths_bill_the_same_nodes_where_a_trace_begins_anew(tmp_path: Path) -> None:
+    file = tmp_path / "short.csv"
+    file.write_text("0,0\n60000,4\n300000,4\n")
+    stretch = ("--hours", "0.2", "--boot", "10")
+    model, actors = (figures(*stretch, *more, trace=str(file)) for more in ((), DEEP))
+    assert model["losses"] == actors["losses"] == 8
+    assert actors["money"] == pytest.approx(model["money"], rel=0.005)

@@ -96,8 +96,10 @@ def test_a_file_of_prices_that_cannot_be_is_refused_in_one_line(
     ("row", "spot", "said"),
     [
         ("there", "1", "says no spot price"),
-        ("nowhere", "1", "has no offer `aws/p5/nowhere`; it has aws/p5/below"),
+        ("nowhere", "1", "has no offer `aws/p5/nowhere`; its first are aws/p5/below"),
         ("here", "-1", "is no list of offers"),
+        ("here", "1e300", "is no list of offers"),
+        ("below", '1, "currency": "EUR"', "says two currencies"),
     ],
 )
 def test_an_offer_that_cannot_be_had_is_refused(
@@ -106,6 +108,17 @@ def test_an_offer_that_cannot_be_had_is_refused(
     file = written(tmp_path, ROWS.replace("SPOT", spot), "prices.json")
     with pytest.raises(UserError, match=said):
         read_prices(f"{file}#aws/p5/{row}")
+
+
+def test_a_list_of_offers_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    for text, said in (
+        (ROWS.replace("SPOT", "1").replace("there", "here"), "has 2 offers `aws/p5/here`"),
+        (ROWS.replace("SPOT", "1").replace("USD", "EUR"), "says two currencies"),
+        ('{"currency": "USD", "offers": []}', "its first are none at all"),
+        ('{"other": ' * 100_000, "is no list of offers"),
+    ):
+        with pytest.raises(UserError, match=said):
+            read_prices(f"{written(tmp_path, text, 'prices.json')}#aws/p5/here")
 
 
 def test_a_name_that_nobody_knows_is_refused_with_the_tables() -> None:

@@ -65,15 +65,26 @@ def test_a_clock_that_goes_back_a_little_stands_still_and_that_is_said(tmp_path:
     text = "2025-01-01, 10:01:00, 4\n2025-01-01, 10:00:00, 3\n2025-01-01, 10:05:00, 3\n"
     trace = read_trace(written(tmp_path, text))
     assert trace.counts == ((0.0, 3), (240.0, 3))
-    assert "goes back 1 times" in trace.remarks[0]
+    assert "goes back 1 time, " in trace.remarks[0]
 
 
-def test_ticks_of_a_launch_probe_are_known_by_their_folder(tmp_path: Path) -> None:
+def test_it_is_said_where_a_log_has_no_row_for_long(tmp_path: Path) -> None:
+    late = DATED.format(4, 2).replace("12:00", "16:30")
+    assert read_trace(written(tmp_path, DATED.format(4, 2))).remarks == ()
+    (remark,) = read_trace(written(tmp_path, late)).remarks
+    assert remark.startswith("up to 5.5 h have no row")
+
+
+def test_ticks_of_a_launch_probe_are_known_by_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = '{"metadata": {"gap_seconds": 60}, "data": [2, 0, 1]}'
     folder = tmp_path / "availability"
     folder.mkdir()
     assert read_trace(written(tmp_path, text, "trace.json")).is_held
     assert not read_trace(written(folder, text, "trace.json")).is_held
+    monkeypatch.chdir(folder)
+    assert not read_trace("trace.json").is_held
 
 
 def test_ticks_that_tell_failures_are_turned_round_and_filled_ones_are_a_hole(
@@ -95,6 +106,15 @@ def test_a_table_of_zones_has_the_places_of_all_and_the_holes_between_late_rows(
     assert trace.holes == ((1800.0, 3600.0),)
 
 
+def test_the_only_zone_of_a_table_need_not_be_named(tmp_path: Path) -> None:
+    one = "\n".join(row.rpartition(",")[0] for row in ZONES.splitlines())
+    assert read_trace(written(tmp_path, one)).counts[0] == (0.0, 4)
+
+
+def test_the_header_of_a_table_may_have_spaces(tmp_path: Path) -> None:
+    assert read_trace(written(tmp_path, ZONES.replace(",b", ", b")), "b").places == 4
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -103,14 +123,24 @@ def test_a_table_of_zones_has_the_places_of_all_and_the_holes_between_late_rows(
         ("0,3\n", "has no length"),
         ("0,3\n1000,-2\n", "line 2: `-2` is not a number of nodes"),
         ("0,3\nnan,2\n", "line 2: `nan` is not a time"),
-        ("0,3\n1000\n", "line 2: has 1 cells, not 2"),
+        ("0,3\n1000\n", "line 2: has 1 cell, not 2"),
+        ("0,3\n1000,1000000000\n", "line 2: 1,000,000,000 nodes are more than any market has"),
+        ("0,3\n1600000000000,3\n", "line 2: the clock jumps from 0 to 1.6e+09 s"),
+        ("1600000000000,add,a\n", "line 1: the clock jumps from 0 to 1.6e+09 s"),
+        (f"{DATED.format(4, 2)}2035-01-01, 09:00:00, 1\n", "line 4: the clock jumps"),
         ("5000,add,a\n1000,remove,a\n", "line 2: the clock goes back from 5 to 1 s"),
         ("0,add,a\n1000,add,a\n", "line 2: `add` a, which is there already"),
         ("0,add,a\n1000,remove,b\n", "line 2: `remove` b, which is not there"),
         ("0,add,a\n1000,dance,a\n", "line 2: `dance` is neither `add` nor `remove`"),
         ('[0, "dance", {"nodes": []}]\n', "line 1: `dance` is no event"),
         ('[0, "add"]\n', "line 1: is no event"),
+        ('[0, "add", {"nodes": [], "duration": -1}]\n', "line 1: is no event"),
+        ("[" * 100_000, "line 1: is no event"),
         ('{"metadata": {"gap_seconds": 0}, "data": [1]}', "is no list of ticks"),
+        ('{"metadata": {"gap_seconds": 1e300}, "data": [1]}', "is no list of ticks"),
+        ('{"metadata": {"gap_seconds": 60}, "data": [1000000000]}', "is no list of ticks"),
+        ('{"metadata": ' * 100_000, "is no list of ticks"),
+        ('{"other": ' * 100_000, "is no list of ticks"),
         ('{"metadata": {"gap_seconds": 60}, "data": [-1]}', "is no list of ticks"),
         ('{"metadata": {"gap_seconds": 60}, "data": [null, null]}', "has no data, only holes"),
         (f"{DATED.format(4, 2)}2025-01-01, 09:00:00, 1\n", "line 4: the clock goes back"),
@@ -118,7 +148,7 @@ def test_a_table_of_zones_has_the_places_of_all_and_the_holes_between_late_rows(
         (ZONES, "has several zones; choose one of a, b"),
         (ZONES.replace("00:20:00", "00:05:00"), "has several zones"),
     ],
-    ids=range(19),
+    ids=range(29),
 )
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(UserError) as refused:

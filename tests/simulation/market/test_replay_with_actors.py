@@ -62,6 +62,14 @@ def test_both_depths_agree_on_dollars_and_nearly_on_iterations(with_losses: Outc
     assert model.nodes_share == with_losses.nodes_share
 
 
+def test_both_depths_train_as_long_as_a_job_with_half_of_the_ranks_takes() -> None:
+    market = schedule(stay("spot-a", 0.0, 600.0, is_taken=False))
+    deep = replayed(market, training={"ranks": 2})
+    model = replay_by_model(market, PRICES, profile(), job(training={"ranks": 2}), boot_s=BOOT_S)
+    assert abs(model.iterations - deep.iterations) < 2
+    assert model.previews_per_sample == pytest.approx(deep.previews_per_sample, rel=0.2)
+
+
 def test_a_job_that_is_done_ends_the_replay_and_the_bill() -> None:
     short = replayed(schedule(seconds=3600.0), iterations=2, validation={"every": 2})
     assert (short.iterations, short.is_finished, short.violations) == (2, True, ())
