@@ -15,7 +15,10 @@ from spotlight.jobs import job_from_data, job_to_yaml
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
+import os
+import signal
 import sys
+import time
 
 def brightness(images, prompts):
     assert "torch" not in sys.modules
@@ -27,6 +30,10 @@ def spread(images, prompts):
 
 def fails(images, prompts):
     raise ValueError("no such colour")
+
+def waits(images, prompts):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
 """
 
 
@@ -95,3 +102,8 @@ def test_a_function_that_is_not_there_is_refused_with_the_field(folder: Path) ->
         "spotlight: rewards[0].python: bright_rewards has no class or function brightnes; did you"
         " mean `brightness`?\n"
     )
+
+
+def test_ctrl_c_ends_it_without_a_traceback(folder: Path) -> None:
+    done = try_reward(folder, python="bright_rewards:waits")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

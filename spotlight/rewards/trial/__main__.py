@@ -22,6 +22,9 @@ from spotlight.rewards.trial.settings import TrialSettings
 from spotlight.rewards.trial.trying import Picture, Tried, image_names, read_pictures, try_scorer
 
 
+_CANCELLED = 130
+
+
 def try_rewards(settings: TrialSettings) -> bool:
     """Print what comes of each scorer; returns whether none failed. Raises `UserError`."""
     folder = Path(settings.images)
@@ -98,6 +101,8 @@ def main() -> None:
         except UserError as error:
             sys.stderr.write(f"spotlight: {' '.join(str(error).split())}\n")
             sys.exit(error.exit_code)
+        except KeyboardInterrupt:  # where a slow scorer is now, nobody asked
+            sys.exit(_CANCELLED)
         sys.exit(0 if succeeded else 1)
 
 
