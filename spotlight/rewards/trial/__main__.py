@@ -21,7 +21,6 @@ from spotlight.rewards.trial.pairing import paired, require_groups
 from spotlight.rewards.trial.settings import TrialSettings
 from spotlight.rewards.trial.trying import Picture, Tried, image_names, read_pictures, try_scorer
 
-
 _CANCELLED = 130
 
 
