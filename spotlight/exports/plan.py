@@ -10,23 +10,16 @@ from typing import Literal
 
 import msgspec
 
-from spotlight.assets import read_prompts, resolve_checkpoint
-from spotlight.diffusion import hub
+from spotlight.assets import read_prompts
 from spotlight.diffusion.checkpoint_files import read_header
+from spotlight.diffusion.checkpoint_names import folder_here
 from spotlight.diffusion.families.base import SECOND
-from spotlight.diffusion.families.registry import family_of
-from spotlight.errors import (
-    CheckpointError,
-    MissingDependency,
-    RunFolderError,
-    UnreadableFile,
-    UserError,
-)
+from spotlight.diffusion.families.registry import changes_images
+from spotlight.errors import CheckpointError, RunFolderError, UnreadableFile, UserError
 from spotlight.exports.card import NAME as CARD
 from spotlight.exports.card import CardFacts, model_card
 from spotlight.files import MEBIBYTE, read_text
 from spotlight.jobs import JobSpec, ModelSpec
-from spotlight.jobs.hub_names import HubName
 from spotlight.jobs.plain_yaml import PlainYAMLError, read_yaml
 from spotlight.policies.checkpoint_retention import best_version, checks_of, scores_of
 from spotlight.store.run_folder import (
@@ -93,7 +86,7 @@ def plan_export(
     elif weights == "checked":
         problem = "no checkpoint of this run has a validation with `validation.rewards`"
         iteration = _best(saved, checks_of(validations), problem)
-    base = _base_folder(model.checkpoint)
+    base = folder_here(model.checkpoint)
     folder = folder or run / "exports" / f"iteration-{iteration:06d}-{weights}-{format}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--to: {folder} already exists; give a new or an empty folder")
@@ -113,7 +106,7 @@ def plan_export(
                 validations=validations,
                 prompts=_prompts(job),
                 of_two=_is_of_two(run / checkpoint_path(iteration)),
-                changes_images=_changes_images(base),
+                changes_images=changes_images(base),
                 licence=_licence(base),
             ),
         ),
@@ -134,26 +127,11 @@ def _is_of_two(checkpoint: Path) -> bool:
     return False
 
 
-def _base_folder(checkpoint: str) -> Path:
-    """That of the checkpoint of the job as far as it is on this machine: nobody is asked. What is
-    not there says nothing."""
-    with suppress(CheckpointError, MissingDependency):
-        on_hub = HubName.parse(checkpoint)
-        return (hub.cached(on_hub) if on_hub else resolve_checkpoint(checkpoint)) or Path(
-            checkpoint
-        )
-    return Path(checkpoint)
-
-
-def _changes_images(base: Path) -> bool:
-    with suppress(CheckpointError):  # who exports it says what is wrong with it
-        return bool(family_of(base).image_processor)
-    return False
-
-
-def _licence(base: Path) -> str | None:
+def _licence(base: Path | None) -> str | None:
     """What the card of a checkpoint calls its licence, if there is one in its folder."""
     with suppress(UnreadableFile, PlainYAMLError):
+        if base is None:
+            return None
         text = read_text(base / CARD, most=MEBIBYTE)
         head = re.match(r"---\n(.*?\n)---\n", text, flags=re.DOTALL)
         said = read_yaml(head[1]) if head else None
