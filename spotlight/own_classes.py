@@ -35,7 +35,8 @@ def require_class(
 ) -> None:
     """Raise `JobError` naming the field if there is no such module, or `module:Class` is certainly
     no class with these methods, each of which takes so many arguments besides `self`; nor a
-    `function` that can be called so, where one may stand in its place.
+    `function` that can be called so, where one may stand in its place. The class is made with the
+    named arguments of that function, then, and must take them.
     """
     module, _, name = target.partition(":")
     found = require_module(field, target)
@@ -93,6 +94,26 @@ class _Module:
                     self._field,
                     f"{self._target}.{method} must take {arguments} arguments; it must be {wanted}",
                 )
+        if self._function is not None:
+            self._require_made(bound, self._function.named)
+
+    def _require_made(self, bound: ast.stmt | None, named: Collection[str]) -> None:
+        """That the class can be made with these arguments."""
+        found = self._method(bound, "__init__", ())
+        if self._method(bound, "__new__", ()) is not None:
+            return
+        if isinstance(found, _Function) and not found.decorator_list:
+            self._require_given(found, 1, named)
+        if named and (
+            found is None or (isinstance(found, _Function) and not _takes(found, 1, named))
+        ):
+            raise JobError(self._field, f"{self._target} does not take the options {sorted(named)}")
+
+    def _require_given(self, found: _Function, places: int, named: Collection[str]) -> None:
+        lacking = sorted(_needed(found, places) - set(named))
+        if lacking:
+            names = ", ".join(f"`{name}`" for name in lacking)
+            raise JobError(self._field, f"{self._target} also needs {names}; give it in `options`")
 
     def _require_function(self, found: _Function, wanted: str) -> None:
         call = self._function
@@ -100,10 +121,7 @@ class _Module:
             raise JobError(self._field, f"{self._target} is a function, not {wanted}")
         if isinstance(found, ast.AsyncFunctionDef):
             raise JobError(self._field, f"{self._target} must not be `async`")
-        lacking = sorted(_needed(found, call.arguments) - set(call.named))
-        if lacking:
-            names = ", ".join(f"`{name}`" for name in lacking)
-            raise JobError(self._field, f"{self._target} also needs {names}; give it in `options`")
+        self._require_given(found, call.arguments, call.named)
         if not _takes(found, call.arguments, call.named):
             options = f" and the options {sorted(call.named)}" if call.named else ""
             raise JobError(

@@ -11,6 +11,9 @@ LARGEST_FILE = 32 * 1024 * 1024
 """A file may have so many bytes."""
 LONGEST_EDGE = 4096
 """An edge may have so many pixels: a small file may unfold to far more."""
+LONGEST_RATIO = 100
+"""Times that an edge may be as long as the other: pipelines and their processors bring a longer
+strip to a height of nothing, or refuse it."""
 LARGEST_TEXT = 1024 * 1024
 """Pillow reads no text that unfolds to more bytes."""
 
@@ -38,6 +41,10 @@ def png_size(data: bytes) -> tuple[int, int]:
     width, height, depth = struct.unpack_from(">IIB", data, len(_SIGNATURE) + len(_HEADER))
     if not all(1 <= edge <= LONGEST_EDGE for edge in (width, height)):
         raise ValueError(f"has an edge of 0 or more than {LONGEST_EDGE} pixels; resize it")
+    if max(width, height) > LONGEST_RATIO * min(width, height):
+        raise ValueError(
+            f"has an edge more than {LONGEST_RATIO} times as long as the other; crop it"
+        )
     if depth == 16 and b"tRNS" in chunks:
         raise ValueError(
             "has 16 bits per channel and a clear colour; give it an alpha channel, or 8 bits"

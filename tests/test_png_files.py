@@ -39,8 +39,9 @@ def chunk(name: bytes, data: bytes = b"") -> bytes:
     return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
 
 
-def header(edge: int = 4, depth: int = 8) -> bytes:
-    return chunk(b"IHDR", struct.pack(">IIBBBBB", edge, edge, depth, 0, 0, 0, 0))
+def header(edge: int = 4, depth: int = 8, height: int | None = None) -> bytes:
+    rest = (depth, 0, 0, 0, 0)
+    return chunk(b"IHDR", struct.pack(">IIBBBBB", edge, edge if height is None else height, *rest))
 
 
 PIXELS, END = chunk(b"IDAT", b"any"), chunk(b"IEND")
@@ -54,9 +55,20 @@ PIXELS, END = chunk(b"IDAT", b"any"), chunk(b"IEND")
         ((chunk(b"IHDR", b"12345678"), PIXELS, END), "it has no size or no pixels"),
         ((header(4097), PIXELS, END), "more than 4096 pixels"),
         ((header(0), PIXELS, END), "an edge of 0"),
+        ((header(1001, height=10), PIXELS, END), "more than 100 times as long as the other"),
+        ((header(10, height=1001), PIXELS, END), "more than 100 times as long as the other"),
         ((header(depth=16), chunk(b"tRNS", b"12"), PIXELS, END), "16 bits per channel and a clear"),
     ],
-    ids=["no pixels", "late header", "short header", "huge", "empty", "clear colour"],
+    ids=[
+        "no pixels",
+        "late header",
+        "short header",
+        "huge",
+        "empty",
+        "strip",
+        "column",
+        "clear colour",
+    ],
 )
 def test_a_png_that_no_worker_could_read_is_refused(
     chunks: tuple[bytes, ...], problem: str

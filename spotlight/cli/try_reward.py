@@ -36,6 +36,8 @@ def try_reward(
     import msgspec
 
     from spotlight.cli.job_files import read_job
+    from spotlight.diffusion.checkpoint_names import folder_here
+    from spotlight.diffusion.families.registry import changes_images
     from spotlight.permissions import Permissions
     from spotlight.preflight.scorers import check_scorers
     from spotlight.rewards.trial.settings import TrialSettings
@@ -51,6 +53,7 @@ def try_reward(
         images=str(images),
         prompts=spec.prompts.validation if prompts is None else str(prompts),
         each=each if prompts is None else 0,
+        changes_images=changes_images(folder_here(spec.model.checkpoint)),
         as_json=as_json,
     )
     argv = [sys.executable, "-m", "spotlight.rewards.trial"]

@@ -145,14 +145,10 @@ def _no_weights(folder: Path, stem: str) -> CheckpointError:
 def _read_headers(folder: Path, paths: list[Path], variant: str | None) -> Weights:
     shapes, files = dict[str, Shape](), dict[str, Path]()
     for path in paths:
-        for name, tensor in read_header(path).tensors.items():
-            if tensor.dtype not in _NBYTES:
-                raise wrong(
-                    path,
-                    f"holds {shown(name)} in {shown(tensor.dtype)}: quantised weights, whose"
-                    " scales would be ignored; give them in bfloat16, float16 or float32"
-                    " (`model.quantize` keeps those in 8 or 4 bits)",
-                )
+        header = read_header(path)
+        if problem := quantised(header):
+            raise wrong(path, f"{problem} (`model.quantize` keeps those in 8 or 4 bits)")
+        for name, tensor in header.tensors.items():
             shapes[name], files[name] = tensor.shape, path
         if len(shapes) > _MOST_TENSORS:
             raise wrong(folder, f"holds more than {_MOST_TENSORS:,} tensors, which is no model")
@@ -186,6 +182,17 @@ def read_header(path: Path) -> Header:
     if nbytes > whole:
         raise wrong(path, f"has {nbytes} bytes, but its header says {whole}; copy it again")
     return Header(header, metadata, 8 + length)
+
+
+def quantised(header: Header) -> str:
+    """Which numbers of a file mean nothing without scales; empty if none do."""
+    for name, tensor in header.tensors.items():
+        if tensor.dtype not in _NBYTES:
+            return (
+                f"holds {shown(name)} in {shown(tensor.dtype)}: quantised weights, whose scales"
+                " would be ignored; give them in bfloat16, float16 or float32"
+            )
+    return ""
 
 
 def shown(name: str) -> str:

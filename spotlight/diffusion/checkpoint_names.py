@@ -4,10 +4,12 @@ Spotlight, or one of the hub.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from spotlight.assets import resolve_checkpoint
 from spotlight.diffusion import hub
+from spotlight.errors import CheckpointError, MissingDependency
 from spotlight.jobs.hub_names import HubFile, HubName
 
 
@@ -26,6 +28,15 @@ def find_description(name: str) -> Path:
     """
     on_hub = HubName.parse(name)
     return hub.described(on_hub) if on_hub is not None else resolve_checkpoint(name)
+
+
+def folder_here(name: str) -> Path | None:
+    """The folder of a checkpoint that is whole on this machine; None if it is not. Nobody is
+    asked."""
+    on_hub = HubName.parse(name)
+    with suppress(CheckpointError, MissingDependency):
+        return hub.cached(on_hub) if on_hub is not None else resolve_checkpoint(name)
+    return None
 
 
 def files_on_hub(name: str) -> tuple[HubFile, ...]:

@@ -50,6 +50,8 @@ class CardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The validation prompts, or the first of them."""
     of_two: bool = False
     """Whether the base has two transformers, one for high and one for low noise."""
+    changes_images: bool = False
+    """Whether the base changes images, which come with the prompts."""
     licence: str | None
     """The name of the licence of the base, by its own card; None where it names none here."""
 
@@ -83,7 +85,8 @@ def _head(job: JobSpec, facts: CardFacts) -> dict[str, Any]:
     if facts.licence:
         head["license"] = facts.licence
     head["library_name"] = "peft" if facts.format == "peft" else "diffusers"
-    head["pipeline_tag"] = "text-to-video" if job.sampler.frames > 1 else "text-to-image"
+    given = "image" if facts.changes_images else "text"
+    head["pipeline_tag"] = f"{given}-to-{'video' if job.sampler.frames > 1 else 'image'}"
     return head | {"tags": ["reinforcement-learning", *(["lora"] if is_lora else [])]}
 
 

@@ -12,7 +12,9 @@ import msgspec
 
 from spotlight.assets import read_prompts
 from spotlight.diffusion.checkpoint_files import read_header
+from spotlight.diffusion.checkpoint_names import folder_here
 from spotlight.diffusion.families.base import SECOND
+from spotlight.diffusion.families.registry import changes_images
 from spotlight.errors import CheckpointError, RunFolderError, UnreadableFile, UserError
 from spotlight.exports.card import NAME as CARD
 from spotlight.exports.card import CardFacts, model_card
@@ -84,6 +86,7 @@ def plan_export(
     elif weights == "checked":
         problem = "no checkpoint of this run has a validation with `validation.rewards`"
         iteration = _best(saved, checks_of(validations), problem)
+    base = folder_here(model.checkpoint)
     folder = folder or run / "exports" / f"iteration-{iteration:06d}-{weights}-{format}"
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"--to: {folder} already exists; give a new or an empty folder")
@@ -103,7 +106,8 @@ def plan_export(
                 validations=validations,
                 prompts=_prompts(job),
                 of_two=_is_of_two(run / checkpoint_path(iteration)),
-                licence=_licence(model.checkpoint),
+                changes_images=changes_images(base),
+                licence=_licence(base),
             ),
         ),
     )
@@ -123,10 +127,12 @@ def _is_of_two(checkpoint: Path) -> bool:
     return False
 
 
-def _licence(checkpoint: str) -> str | None:
-    """What the card of a checkpoint calls its licence, if it is a folder with a card."""
+def _licence(base: Path | None) -> str | None:
+    """What the card of a checkpoint calls its licence, if there is one in its folder."""
     with suppress(UnreadableFile, PlainYAMLError):
-        text = read_text(Path(checkpoint) / CARD, most=MEBIBYTE)
+        if base is None:
+            return None
+        text = read_text(base / CARD, most=MEBIBYTE)
         head = re.match(r"---\n(.*?\n)---\n", text, flags=re.DOTALL)
         said = read_yaml(head[1]) if head else None
         licence = said.get("license") if isinstance(said, dict) else None

@@ -302,11 +302,18 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"must be `uniform`, `random` or `none` with `{compared}`, which compares previews of a"
             " prompt: a bandit asks for one at a time",
         )
+        if self.exploration.reuse:
+            field, wanted = "reuse", "false"
+        elif self.exploration.finish == "previous":
+            field, wanted = "finish", "`newest`"
+        else:
+            field = "weights"
+            wanted = f"`previous`, or `preview_steps` below {self.sampler.steps},"
         require(
             not self.trains_on_previews,
-            "exploration.reuse",
-            f"must be false, with `weights: previous` and `finish: newest`: `{compared}` compares"
-            " previews with others than the kept ones, so these rewards cannot be trained on",
+            f"exploration.{field}",
+            f"must be {wanted} with `{compared}`, which compares previews with others than the kept"
+            " ones: these rewards cannot be trained on",
         )
 
     @property

@@ -16,6 +16,7 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.packages import require_packages
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.hpsv3_question import hpsv3_question
+from spotlight.rewards.hub_models import require_plain
 from spotlight.rewards.plugins import check_plugin
 from spotlight.types import Prompt
 
@@ -91,10 +92,10 @@ def _check_question(field: str) -> None:
 def _check_weights(field: str, reward: RewardSpec) -> None:
     """Those that are in a folder."""
     try:
-        parameters = scorer_parameters(reward)
-    except CheckpointError as error:
-        raise JobError(field, str(error).removeprefix("model.checkpoint: ")) from error
-    if not parameters:
+        require_plain(_weights_in_folder(reward))
+    except ValueError as error:
+        raise JobError(field, str(error)) from error
+    if not scorer_parameters(reward):
         file = PUBLISHED[reward.kind].file or "*.safetensors"
         raise JobError(field, f"its folder holds no weights ({file}); copy the whole model")
 
@@ -107,10 +108,17 @@ def scorer_parameters(reward: RewardSpec) -> int:
     checkpoint, _ = (reward.clip or ClipSpec()).of(reward.kind)
     if HubName.parse(checkpoint) is not None:
         return PUBLISHED[reward.kind].parameters
-    wanted = PUBLISHED[reward.kind].file or "*.safetensors"
-    headers = map(read_header, Path(checkpoint).glob(wanted))
+    headers = map(read_header, _weights_in_folder(reward))
     tensors = (tensor for header in headers for tensor in header.tensors.values())
     return sum(math.prod(tensor.shape) for tensor in tensors)
+
+
+def _weights_in_folder(reward: RewardSpec) -> list[Path]:
+    """The files of its weights; none where they are on the hub."""
+    checkpoint, _ = (reward.clip or ClipSpec()).of(reward.kind)
+    if HubName.parse(checkpoint) is not None:
+        return []
+    return sorted(Path(checkpoint).glob(PUBLISHED[reward.kind].file or "*.safetensors"))
 
 
 def scorer_bytes(reward: RewardSpec) -> int:

@@ -36,7 +36,8 @@ class Scorer(Protocol):
 class FrameScorer:
     """Scores videos by their frames: the reward of one is the mean of theirs.
 
-    Frames of one time are scored together, so that videos can be compared.
+    Frames of one time are scored together, so that videos can be compared. A scorer has a copy of
+    the images, since it may write into them, and other rewards and people are to see them as well.
     """
 
     def __init__(self, scorer: Scorer) -> None:
@@ -45,13 +46,13 @@ class FrameScorer:
     def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> Sequence[float]:
         """See `Scorer`; also of videos uint8 [B, F, H, W, 3]."""
         if images.ndim == 4:
-            return self._scorer.score(images, prompts)
-        frames = [self._rewards(images[:, at], prompts) for at in range(images.shape[1])]
+            return self._scorer.score(images.copy(), prompts)
+        frames = [self._rewards(images[:, at].copy(), prompts) for at in range(images.shape[1])]
         return [sum(rewards) / len(frames) for rewards in zip(*frames, strict=True)]
 
     def _rewards(self, frames: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
         """Of one frame of each video."""
-        rewards = self._scorer.score(frames, prompts)
+        rewards = list(self._scorer.score(frames, prompts))  # which may be a generator
         if len(rewards) != len(prompts):
             raise ScoringError(f"the scorer gave {len(rewards)} rewards for {len(prompts)} frames")
         return list(map(float, rewards))

@@ -18,7 +18,7 @@ import numpy as np
 
 from spotlight.errors import MissingDependency, ScoringError, how_to_install
 from spotlight.jobs.clip_rewards import ClipSpec
-from spotlight.rewards.hub_models import device_of, named
+from spotlight.rewards.hub_models import device_of, named, require_plain, weights_of
 from spotlight.text import error_text
 from spotlight.types import Prompt
 
@@ -60,6 +60,7 @@ class ClipScorer:
             model, found = _class_of(kind).from_pretrained(
                 **named(checkpoint), use_safetensors=True, output_loading_info=True
             )
+            require_plain(weights_of(checkpoint))
         except (OSError, ValueError, RuntimeError, SafetensorError) as error:
             raise ScoringError(
                 f"clip.checkpoint: the weights of `{checkpoint}` cannot be loaded"

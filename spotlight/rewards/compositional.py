@@ -88,7 +88,7 @@ def _asked_of(prompt: Prompt) -> PromptMetadata:
     try:
         return shapes_asked_of(prompt)
     except ValueError as error:
-        raise ScoringError(f"prompt {prompt.text!r}: {error}") from error
+        raise ScoringError(f"prompt {prompt.text!r}: {error}") from None  # no code is at fault
 
 
 def soft_score(metadata: PromptMetadata, objects: Sequence[DetectedObject]) -> float:

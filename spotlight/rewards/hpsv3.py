@@ -22,7 +22,7 @@ from spotlight.errors import MissingDependency, ScoringError, how_to_install
 from spotlight.jobs.clip_rewards import PUBLISHED, ClipSpec
 from spotlight.jobs.hub_names import HubName
 from spotlight.rewards.hpsv3_question import MARK, hpsv3_question
-from spotlight.rewards.hub_models import device_of, named
+from spotlight.rewards.hub_models import device_of, named, require_plain
 from spotlight.text import error_text
 from spotlight.types import Prompt
 
@@ -122,6 +122,7 @@ def _loaded(file: Path, processor: str) -> Any:
     from safetensors.torch import load_file
     from transformers import AutoConfig
 
+    require_plain([file])
     state = {_renamed(name): tensor for name, tensor in load_file(file).items()}
     state.pop("lm_head.weight", None)  # it writes no text
     rows = state.get("model.language_model.embed_tokens.weight")

@@ -50,7 +50,7 @@ class HttpScorer:
         naming each image that has none (the first of them, when they are many), and why.
         """
         wanted = [
-            image_to_score(row, image, prompt.text, prompt.metadata, self._format)
+            image_to_score(row, image, prompt, self._format)
             for row, (image, prompt) in enumerate(zip(images, prompts, strict=True))
         ]
         size = self._images_per_request

@@ -35,6 +35,9 @@ _LONGEST_QUOTE = 200
 class Question(Protocol):
     """The question to the model about an image, and the reward for its answer."""
 
+    compares: bool
+    """Whether the model sees the image that was to be changed, too: before the other one."""
+
     def ask(self, prompt: Prompt) -> str:
         """The words that go with the image. Raises `ScoringError` if the prompt does not fit."""
         ...
@@ -46,6 +49,8 @@ class Question(Protocol):
 
 class Transcription:
     """The model reads the image; the reward is that of `ocr`."""
+
+    compares = False
 
     def ask(self, prompt: Prompt) -> str:
         """The same for every prompt: a model that knew the text would read it into any image."""
@@ -63,6 +68,8 @@ class Transcription:
 class Rubric:
     """The model grades the image."""
 
+    compares = True
+
     def __init__(self, text: str, low: float, high: float) -> None:
         """`text` says what to look at; grades are from `low`, the worst, to `high`."""
         self._text = text
@@ -70,8 +77,14 @@ class Rubric:
 
     def ask(self, prompt: Prompt) -> str:
         """The rubric, the prompt, and how to answer."""
+        made = (
+            "The first image was to be changed as this prompt says; judge the second one, which is"
+            " what came of it"
+            if prompt.image
+            else "The image was made for this prompt"
+        )
         return (
-            f"{self._text}\n\nThe image was made for this prompt:\n{prompt.text}\n\n"
+            f"{self._text}\n\n{made}:\n{prompt.text}\n\n"
             f"Answer with one number from {self._low:g} (worst) to {self._high:g} (best), and"
             " nothing else."
         )
@@ -122,7 +135,7 @@ class JudgeScorer:
         naming each image that has none (the first of them, when they are many), and why.
         """
         wanted = [
-            image_to_score(row, image, prompt.text, prompt.metadata, self._format)
+            image_to_score(row, image, prompt, self._format)
             for row, (image, prompt) in enumerate(zip(images, prompts, strict=True))
         ]
         bodies = [
@@ -144,11 +157,10 @@ class JudgeScorer:
         return rewards
 
     def _body(self, image: ImageToScore, question: str) -> bytes:
-        url = f"data:image/{image.format};base64,{base64.b64encode(image.image).decode()}"
-        content = [
-            {"type": "image_url", "image_url": {"url": url}},
-            {"type": "text", "text": question},
-        ]
+        shown = [(image.format, image.image)]
+        if image.source and self._question.compares:
+            shown.insert(0, ("png", image.source))
+        content = [*map(_shown, shown), {"type": "text", "text": question}]
         return msgspec.json.encode(
             {
                 "model": self._model,
@@ -157,6 +169,13 @@ class JudgeScorer:
                 "messages": [{"role": "user", "content": content}],
             }
         )
+
+
+def _shown(file: tuple[ImageFormat, bytes]) -> dict[str, object]:
+    """A part of a message, of the format and the bytes of an image's file."""
+    form, data = file
+    url = f"data:image/{form};base64,{base64.b64encode(data).decode()}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def _content(body: bytes) -> str:

@@ -1,6 +1,7 @@
 """The messages between a scorer's server and its clients over HTTP, version 1.
 
-A request is a POST with a JSON body; `image` is the file in base64:
+A request is a POST with a JSON body; `image` is the file in base64, and so is `source`, which only
+prompts have that come with an image:
 
     {"version": 1, "images": [{"id": "0-9f86d081884c7d65", "prompt": "a sign that says \\"OPEN\\"",
                                "metadata": {}, "format": "png", "image": "iVBORw0KGgo..."}]}
@@ -24,7 +25,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -34,6 +35,7 @@ from PIL import Image
 from spotlight.errors import ScoringError
 from spotlight.pictures import read_picture
 from spotlight.text import plain
+from spotlight.types import Prompt
 
 VERSION = 1
 """The version of the schema."""
@@ -55,6 +57,8 @@ class ImageToScore(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     format: ImageFormat
     image: bytes
     """The bytes of the image's file."""
+    source: bytes | msgspec.UnsetType = msgspec.UNSET
+    """The PNG file of the image that was to be changed; left out where a model draws from text."""
 
 
 class ScoreRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,17 +96,25 @@ class _Versioned(msgspec.Struct, frozen=True):
     version: int
 
 
-def image_to_score(
-    row: int, image: np.ndarray, prompt: str, metadata: Mapping[str, Any], form: ImageFormat
-) -> ImageToScore:
+def image_to_score(row: int, image: np.ndarray, prompt: Prompt, form: ImageFormat) -> ImageToScore:
     """Image uint8 [H, W, 3] RGB at `row` of its batch. Its id holds the row and, so that it is the
     same in every log, the beginning of a hash of image and prompt.
     """
     data = encode_image(image, form)
-    digest = hashlib.sha256(prompt.encode() + b"\0" + data).hexdigest()[:16]
+    digest = hashlib.sha256(prompt.text.encode() + b"\0" + data).hexdigest()[:16]
     return ImageToScore(
-        id=f"{row}-{digest}", prompt=prompt, metadata=dict(metadata), format=form, image=data
+        id=f"{row}-{digest}",
+        prompt=prompt.text,
+        metadata=dict(prompt.metadata),
+        format=form,
+        image=data,
+        source=prompt.image or msgspec.UNSET,
     )
+
+
+def prompt_of(image: ImageToScore) -> Prompt:
+    """The prompt of an image that is to be scored, as scorers get it."""
+    return Prompt(image.prompt, image.metadata, image.source or b"")
 
 
 def encode_image(image: np.ndarray, form: ImageFormat) -> bytes:

@@ -15,7 +15,10 @@ from spotlight.jobs import job_from_data, job_to_yaml
 
 ROOT = Path(__file__).parents[2]
 MODULE = """
+import os
+import signal
 import sys
+import time
 
 def brightness(images, prompts):
     assert "torch" not in sys.modules
@@ -27,6 +30,13 @@ def spread(images, prompts):
 
 def fails(images, prompts):
     raise ValueError("no such colour")
+
+def changed(images, prompts):
+    return [len(prompt.image) / 1000 for prompt in prompts]
+
+def waits(images, prompts):
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(60)
 """
 
 
@@ -41,10 +51,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def try_reward(folder: Path, *words: str, **reward: object) -> subprocess.CompletedProcess[str]:
+def try_reward(
+    folder: Path, *words: str, checkpoint: str = "builtin:ocr-tiny", **reward: object
+) -> subprocess.CompletedProcess[str]:
     data = {
         "name": "first",
-        "model": {"checkpoint": "builtin:ocr-tiny"},
+        "model": {"checkpoint": checkpoint},
         "prompts": {
             "train": "builtin:ocr-tiny/train",
             "validation": "builtin:ocr-tiny/validation",
@@ -95,3 +107,22 @@ def test_a_function_that_is_not_there_is_refused_with_the_field(folder: Path) ->
         "spotlight: rewards[0].python: bright_rewards has no class or function brightnes; did you"
         " mean `brightness`?\n"
     )
+
+
+def test_ctrl_c_ends_it_without_a_traceback(folder: Path) -> None:
+    done = try_reward(folder, python="bright_rewards:waits")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_a_scorer_gets_the_image_that_the_job_changes(folder: Path) -> None:
+    (folder / "edits").mkdir()
+    index = {
+        "_class_name": "QwenImageEditPlusPipeline",
+        "transformer": ["diffusers", "QwenImageTransformer2DModel"],
+    }
+    (folder / "edits" / "model_index.json").write_text(json.dumps(index))
+    (folder / "edits.jsonl").write_text('{"prompt": "warmer", "image": "images/051.png"}\n')
+    words = ("--prompts", "edits.jsonl", "--json")
+    done = try_reward(folder, *words, checkpoint="edits", python="bright_rewards:changed")
+    [tried] = json.loads(done.stdout)
+    assert tried["rewards"] == [(folder / "images" / "051.png").stat().st_size / 1000] * 4

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from spotlight.diffusion import hub
 from spotlight.exports.card import CardFacts, model_card
 from spotlight.exports.plan import plan_export
 from spotlight.record.run_metrics import ValidationMetrics
@@ -34,6 +35,7 @@ def card(
     prompts: tuple[str, ...] = ('the number "1"',),
     licence: str | None = None,
     of_two: bool = False,
+    changes_images: bool = False,
     **changes: Any,
 ) -> str:
     facts = CardFacts(
@@ -43,6 +45,7 @@ def card(
         prompts=prompts,
         licence=licence,
         of_two=of_two,
+        changes_images=changes_images,
     )
     return model_card(small_job(**changes), facts)
 
@@ -63,6 +66,12 @@ def test_its_head_names_the_base_and_what_reads_it() -> None:
     assert (said["library_name"], said["pipeline_tag"]) == ("diffusers", "text-to-image")
     assert said["tags"] == ["reinforcement-learning", "lora"]
     assert head(card("peft", model=LORA))["library_name"] == "peft"
+
+
+def test_its_head_says_what_the_pipeline_makes_of_what() -> None:
+    video = {"frames": 5}
+    assert head(card(sampler=video))["pipeline_tag"] == "text-to-video"
+    assert head(card(changes_images=True))["pipeline_tag"] == "image-to-image"
 
 
 @pytest.mark.parametrize("tuning", ["full", "lora"])
@@ -151,6 +160,25 @@ def test_the_card_names_no_folder_of_this_machine_and_the_licence_of_the_base(
     assert str(tmp_path) not in text
     assert "`base-model`" in text and "mine.txt" in text
     assert head(text)["license"] == "openrail++"
+
+
+def test_a_base_in_the_cache_of_the_hub_says_its_licence_and_what_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    (base / "README.md").write_text("---\nlicense: openrail++\n---\n# Base\n")
+    index = {
+        "_class_name": "QwenImageEditPlusPipeline",
+        "transformer": ["diffusers", "QwenImageTransformer2DModel"],
+    }
+    (base / "model_index.json").write_text(json.dumps(index))
+    monkeypatch.setattr(hub, "cached", lambda name: base if name.is_pinned else None)
+    said = head(exported(tmp_path, model=LORA))
+    assert (said["license"], said["pipeline_tag"]) == ("openrail++", "image-to-image")
+    (tmp_path / "other").mkdir()
+    other = head(exported(tmp_path / "other", model=LORA | {"checkpoint": "hf:painters/base@main"}))
+    assert "license" not in other and other["pipeline_tag"] == "text-to-image"
 
 
 @pytest.mark.parametrize("text", ["---\n# Base\n", "---\nlicense: openrail++", "---\n: : [\n---\n"])

@@ -140,8 +140,13 @@ COMPARES = {"kind": "python", "python": "own:compare", "groupwise": True}
         ({"exploration": {"reuse": True}}, "exploration.reuse", "these rewards cannot be trained"),
         (
             {"exploration": {"weights": "fresh", "budget": "fixed"}},
-            "exploration.reuse",
-            "must be false, with `weights: previous`",
+            "exploration.weights",
+            "must be `previous`, or `preview_steps` below 8, with `python`, which compares",
+        ),
+        (
+            {"exploration": {"finish": "previous", "preview_steps": 4}},
+            "exploration.finish",
+            "must be `newest` with `python`",
         ),
     ],
 )
@@ -153,6 +158,7 @@ def test_a_reward_that_compares_images_needs_some_to_compare(
     assert caught.value.path == path
     assert problem in caught.value.problem
     job(COMPARES)
+    job(COMPARES, exploration={"weights": "fresh", "budget": "fixed", "preview_steps": 4})
 
 
 def test_what_is_only_measured_has_no_weight_for_a_tag() -> None:

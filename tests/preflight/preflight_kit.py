@@ -28,13 +28,13 @@ SHAPES = {
 }
 
 
-def write_safetensors(path: Path, shapes: dict[str, list[int]]) -> None:
+def write_safetensors(path: Path, shapes: dict[str, list[int]], dtype: str = "F32") -> None:
     """A file of zeros with a safetensors header."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, shape in shapes.items():
         start, end = end, end + 4 * _product(shape)
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, end]}
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
 

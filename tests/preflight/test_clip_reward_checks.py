@@ -49,6 +49,16 @@ def test_a_folder_without_whole_weights_is_refused(make_job: MakeJob, tmp_path: 
     assert "model.safetensors is not a safetensors file" in found.problem
 
 
+def test_quantised_weights_are_refused(make_job: MakeJob, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    write_safetensors(tmp_path / "model.safetensors", {"a": [10, 20]}, dtype="F8_E4M3")
+    found = refusal(make_job, checkpoint=str(tmp_path))
+    assert found.path == "rewards[0].clip.checkpoint"
+    assert (
+        "model.safetensors holds `a` in `F8_E4M3`: quantised weights, whose scal" in found.problem
+    )
+
+
 @pytest.mark.usefixtures("empty_cache")
 def test_weights_that_may_not_be_downloaded_are_refused(
     make_job: MakeJob, monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,8 @@
 """A process that stands in for a vision-language model behind an OpenAI-compatible endpoint.
 
-Its argument is a JSON object: what it answers about an image, by the red of the first pixel. It
-prints its port. A request that is no greedy chat completion about exactly one image is refused.
+Its argument is a JSON object: what it answers about an image, by the red of the first pixel, and
+about several by theirs (`9-4`). It prints its port. A request that is no greedy chat completion
+about images, with the question behind them, is refused.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ class Model(BaseHTTPRequestHandler):
             assert request["temperature"] == 0
             [message] = request["messages"]
             assert message["role"] == "user"
-            image, text = message["content"]
+            *images, text = message["content"]
             assert text["type"] == "text"
-            answer = ANSWERS[str(_first_red(image["image_url"]["url"]))]
+            reds = (_first_red(image["image_url"]["url"]) for image in images)
+            answer = ANSWERS["-".join(map(str, reds))]
             content = answer.replace("{question}", text["text"]) if answer is not None else None
             choice = {"index": 0, "finish_reason": "stop", "message": {"content": content}}
             self._answer(200, {"object": "chat.completion", "choices": [choice]})

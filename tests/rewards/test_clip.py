@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_hub import constants
 
 from spotlight.errors import ScoringError
 from spotlight.jobs import RewardSpec
@@ -18,6 +19,7 @@ from spotlight.rewards.base import build_scorer
 from spotlight.rewards.clip import ROWS, ClipScorer
 from spotlight.rewards.validity import score_with
 from spotlight.types import Prompt
+from tests.diffusion.hub_kit import COMMIT, REPOSITORY, fill_cache
 from tests.examples.tiny_hub_models import tiny_aesthetic, tiny_clip
 
 torch = pytest.importorskip("torch")
@@ -105,6 +107,29 @@ def test_a_file_that_was_cut_off_is_named(folder: Path, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-8])
     with pytest.raises(ScoringError, match=r"clip\.checkpoint: .* cannot be loaded \(Safetensor"):
         ClipScorer("clip", ClipSpec(checkpoint=str(tmp_path / "model")))
+
+
+@pytest.mark.parametrize("on_hub", [False, True])
+def test_quantised_weights_are_refused_where_transformers_would_ignore_their_scales(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_hub: bool
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(folder, tmp_path / "model")
+    file = tmp_path / "model" / "model.safetensors"
+    weights = load_file(file)
+    projection = weights["visual_projection.weight"]
+    weights["visual_projection.weight_scale"] = projection.abs().max() / 448
+    weights["visual_projection.weight"] = projection.to(torch.float8_e4m3fn)
+    save_file(weights, file, metadata={"format": "pt"})
+    name = str(tmp_path / "model")
+    if on_hub:
+        name = f"hf:{REPOSITORY}@{COMMIT}"
+        fill_cache(tmp_path / "model", tmp_path / "cache")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(ScoringError, match=r"clip\.checkpoint: .* `F8_E4M3`: quantised weights"):
+        ClipScorer("pickscore", ClipSpec(checkpoint=name))
 
 
 def test_each_kind_has_the_range_of_its_formula_unless_the_job_gives_another() -> None:

@@ -17,6 +17,7 @@ from spotlight.rewards.compositional import (
     relations,
     soft_score,
 )
+from spotlight.tracebacks import foreign_traceback
 from tools.shape_scenes import as_prompt
 
 IMAGES = np.zeros((2, 8, 8, 3), dtype=np.uint8)
@@ -189,8 +190,10 @@ def test_every_image_is_scored_against_its_own_prompt() -> None:
 
 
 def test_a_prompt_without_metadata_is_an_error_that_names_it() -> None:
-    with pytest.raises(ScoringError, match="prompt 'a cat': object missing required field `tag`"):
+    problem = "prompt 'a cat': object missing required field `tag`"
+    with pytest.raises(ScoringError, match=problem) as caught:
         CompositionalScorer(Finds()).score(IMAGES, [SQUARE, Prompt("a cat")])
+    assert foreign_traceback(caught.value) == "", "no code has failed"
 
 
 def test_a_failing_detector_is_an_error_and_not_a_reward() -> None:

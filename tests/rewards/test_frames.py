@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import pytest
 
 from spotlight.errors import ScoringError
-from spotlight.rewards.base import FrameScorer
+from spotlight.rewards.base import FrameScorer, Scorer
 from spotlight.types import Prompt
 
 PROMPTS = [Prompt("dark"), Prompt("bright")]
@@ -40,6 +41,27 @@ def test_images_are_scored_as_they_are() -> None:
     images = np.zeros((2, 4, 4, 3), dtype=np.uint8)
     images[:, 0, 0, 0] = (7, 9)
     assert FrameScorer(Pixel()).score(images, PROMPTS) == [7.0, 9.0]
+
+
+def test_frames_may_be_scored_one_after_the_other_as_images_may() -> None:
+    class Each:
+        def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> Iterator[float]:
+            yield from (float(image.mean()) for image in images)
+
+    videos = np.ones((2, 3, 4, 4, 3), dtype=np.uint8)
+    assert FrameScorer(cast(Scorer, Each())).score(videos, PROMPTS) == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 4, 3), (2, 3, 4, 4, 3)])
+def test_a_scorer_that_writes_into_its_images_changes_nobody_elses(shape: tuple[int, ...]) -> None:
+    class Painter:
+        def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> Sequence[float]:
+            images[:] = 255
+            return [0.0] * len(prompts)
+
+    images = np.zeros(shape, dtype=np.uint8)
+    FrameScorer(Painter()).score(images, PROMPTS)
+    assert images.max() == 0
 
 
 def test_a_frame_without_a_reward_is_a_failure() -> None:

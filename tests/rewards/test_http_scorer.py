@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import socket
 from collections.abc import Callable
@@ -62,6 +63,14 @@ def test_the_server_is_told_prompt_metadata_format_and_version() -> None:
     assert image == {"prompt": "image 0", "metadata": {"tag": "noise", "row": 0}, "format": "png"}
 
 
+def test_the_server_gets_the_image_that_was_to_be_changed() -> None:
+    file = encode_image(IMAGES[1], "png")
+    with FaultyRewardServer() as server:
+        scorer_of(server.url).score(IMAGES[:1], [Prompt("make it red", image=file)])
+    [(_, body)] = server.requests
+    assert base64.b64decode(body["images"][0]["source"]) == file
+
+
 @pytest.mark.parametrize("fault", ["error_500", "cut_connection", "hang"])
 def test_a_fault_that_passes_is_not_noticed(fault: Fault) -> None:
     with FaultyRewardServer(once(fault)) as server:
@@ -90,7 +99,9 @@ def test_a_fault_is_an_error_that_names_an_image_and_the_reason_and_never_a_rewa
         pytest.raises(ScoringError, match=reason) as error,
     ):
         scorer_of(server.url, timeout_s=0.3).score(IMAGES, PROMPTS)
-    wanted = [image_to_score(row, IMAGES[row], f"image {row}", {}, "png").id for row in range(5)]
+    wanted = [
+        image_to_score(row, IMAGES[row], Prompt(f"image {row}"), "png").id for row in range(5)
+    ]
     assert any(name in str(error.value) for name in wanted)
     assert "\n" not in str(error.value)
 
@@ -184,7 +195,7 @@ def test_a_request_that_is_none_is_refused(body: bytes, problem: str) -> None:
 
 
 def test_two_images_of_one_id_are_refused() -> None:
-    image = image_to_score(0, IMAGES[0], "a", {}, "png")
+    image = image_to_score(0, IMAGES[0], Prompt("a"), "png")
     body = msgspec.json.encode({"version": 1, "images": [image, image]})
     with pytest.raises(ValueError, match="same id"):
         read_request(body)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,9 +18,13 @@ from spotlight.jobs.remote_rewards import JudgeSpec
 from spotlight.permissions import Permissions, RewardSecret
 from spotlight.rewards.base import Scorer, build_scorer
 from spotlight.rewards.judge import Rubric
+from spotlight.rewards.schema import encode_image
 from spotlight.types import Prompt
 
-ANSWERS = {0: "OPEN", 1: "open\n", 2: "OPAN", 3: "", 4: "4", 5: "Score: 7/10", 6: None}
+ANSWERS = {
+    **{0: "OPEN", 1: "open\n", 2: "OPAN", 3: "", 4: "4", 5: "Score: 7/10", 6: None},
+    "9-4": "3",
+}
 ECHO = 7
 SIGN = Prompt('a sign that says "Open"')
 
@@ -89,6 +94,19 @@ def test_a_prompt_without_quoted_text_cannot_be_judged_by_reading(url: str) -> N
 def test_a_rubric_gives_the_number_in_the_answer(url: str) -> None:
     scorer = judge(url, "Is it beautiful?", (0, 10))
     assert scorer.score(images(4, 5), [SIGN] * 2) == [4.0, 7.0]
+
+
+def test_a_rubric_compares_the_result_with_the_image_that_was_to_be_changed(url: str) -> None:
+    changed = Prompt("make it red", image=encode_image(images(9)[0], "png"))
+    scorer = judge(url, "Is only that changed?", (0, 10))
+    assert scorer.score(images(4, 5), [changed, SIGN]) == [3.0, 7.0]
+    asked = Rubric("Is only that changed?", 0, 10).ask(changed)
+    assert "judge the second one, which is what came of it:\nmake it red" in asked
+
+
+def test_text_is_read_in_the_result_alone(url: str) -> None:
+    changed = msgspec.structs.replace(SIGN, image=encode_image(images(9)[0], "png"))
+    assert judge(url).score(images(0), [changed]) == [1.0]
 
 
 def test_a_grade_outside_the_scale_is_no_reward(url: str) -> None:

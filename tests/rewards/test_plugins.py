@@ -30,6 +30,24 @@ class Needs(Scale):
     def __init__(self, key):
         raise ValueError(f"no\\nsuch {key}")
 
+class Inherits(Needs): ...
+
+class Plain:
+    def score(self, images, prompts): ...
+
+class Made(Plain):
+    def __new__(cls, by=1): ...
+
+@marker_of_import.make
+class Data(Plain):
+    key: int
+
+class Open(Plain):
+    def __init__(self, **options): ...
+
+class Elsewhere(marker_of_import.Base):
+    def score(self, images, prompts): ...
+
 class Leaves(Scale):
     def __init__(self):
         raise SystemExit(3)
@@ -66,7 +84,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (package / "loose.py").write_text(
         "try:\n    from nowhere import Odd\nexcept ImportError: ...\n"
     )
-    (tmp_path / "marker_of_import.py").write_text("")
+    (tmp_path / "marker_of_import.py").write_text("Base, make = object, lambda made: made\n")
     installed = tmp_path / "own_scorers-1.0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: own_scorers\nVersion: 1.0\n")
@@ -192,10 +210,28 @@ def test_a_function_scores_every_batch_with_its_options(
     assert scorer.score(np.zeros((1, 4, 4, 3), np.uint8), [Prompt("a")]) == [reward]
 
 
-def test_options_that_a_function_does_not_take_are_refused_before_it_is_imported() -> None:
-    with pytest.raises(JobError, match=r"must take 2 arguments and the options \['bye'\]"):
-        check_plugin(spec("own_scorers.parts:halves", bye=1))
+@pytest.mark.parametrize(
+    ("name", "options", "problem"),
+    [
+        ("halves", {"bye": 1}, r"must take 2 arguments and the options \['bye'\]"),
+        ("Scale", {"bye": 1}, r"parts:Scale does not take the options \['bye'\]"),
+        ("Plain", {"by": 1}, r"parts:Plain does not take the options \['by'\]"),
+        ("Needs", {}, "parts:Needs also needs `key`; give it in `options`"),
+        ("Inherits", {}, "parts:Inherits also needs `key`; give it in `options`"),
+    ],
+)
+def test_options_that_are_not_taken_or_lack_are_refused_before_anything_is_imported(
+    name: str, options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(JobError, match=problem):
+        check_plugin(spec(f"own_scorers.parts:{name}", **options))
     assert "marker_of_import" not in sys.modules
+
+
+@pytest.mark.parametrize("name", ["Made", "Data", "Open", "Elsewhere"])
+def test_a_class_that_may_take_any_option_is_left_to_its_import(name: str) -> None:
+    check_plugin(spec(f"own_scorers.parts:{name}", by=1))
+    check_plugin(spec(f"own_scorers.parts:{name}"))
 
 
 @pytest.mark.parametrize("name", ["own_scorers.parts:Scale", "scale"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from spotlight.diffusion.families.qwen_image_edit import QwenImageEdit
 from spotlight.diffusion.families.sd3 import StableDiffusion3
 from spotlight.diffusion.families.wan import Wan
 from spotlight.diffusion.families.z_image import ZImage
+from spotlight.errors import CheckpointError
 
 FAMILIES: Mapping[str, Family] = {
     family.pipeline: family
@@ -56,6 +58,13 @@ def family_of(path: Path) -> Family:
     model_index.json; raises `CheckpointError` naming the file.
     """
     return _family(path / INDEX, read_index(path / INDEX))
+
+
+def changes_images(path: Path | None) -> bool:
+    """Whether the prompts of a checkpoint come with images, as far as its folder says it."""
+    with suppress(CheckpointError):  # whoever opens it says what is wrong with it
+        return path is not None and bool(family_of(path).image_processor)
+    return False
 
 
 def open_checkpoint(path: Path) -> tuple[Family, CheckpointFolder]:

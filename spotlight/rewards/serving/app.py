@@ -25,10 +25,10 @@ from spotlight.rewards.schema import (
     ScoreAnswer,
     ScoreRequest,
     decode_image,
+    prompt_of,
     read_request,
 )
 from spotlight.rewards.serving.batching import Batcher, Outcome, Overloaded
-from spotlight.types import Prompt
 
 _BODY_LIMIT_S = 300
 """The longest from the head of a request to the end of its body."""
@@ -127,7 +127,7 @@ class Service:
         try:
             futures = self._batcher.submit(
                 [image for image in images if not isinstance(image, Outcome)],
-                [Prompt(wanted[row].prompt, wanted[row].metadata) for row in good],
+                [prompt_of(wanted[row]) for row in good],
             )
         except Overloaded as error:
             raise HTTPException(503, str(error), {"Retry-After": "1"}) from error

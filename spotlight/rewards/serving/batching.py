@@ -142,9 +142,8 @@ class Batcher:
         """
         problem = ""
         try:
-            rewards = self._scorer.score(
-                np.stack([item.image for item in batch]), [item.prompt for item in batch]
-            )
+            images = np.stack([item.image for item in batch])
+            rewards = list(self._scorer.score(images, [item.prompt for item in batch]))
             if len(rewards) == len(batch):
                 return [_outcome(reward) for reward in rewards]
             problem = f"the scorer gave {len(rewards)} rewards for {len(batch)} images"

@@ -17,9 +17,11 @@ from rich.text import Text
 from spotlight.assets import read_prompt_lines
 from spotlight.errors import JobError, UserError
 from spotlight.process_start import standard_streams
-from spotlight.rewards.trial.pairing import paired, require_groups
+from spotlight.rewards.trial.pairing import paired, require_groups, with_images
 from spotlight.rewards.trial.settings import TrialSettings
 from spotlight.rewards.trial.trying import Picture, Tried, image_names, read_pictures, try_scorer
+
+_CANCELLED = 130
 
 
 def try_rewards(settings: TrialSettings) -> bool:
@@ -27,6 +29,7 @@ def try_rewards(settings: TrialSettings) -> bool:
     folder = Path(settings.images)
     try:
         lines = read_prompt_lines(settings.prompts)
+        lines = with_images(lines) if settings.changes_images else lines
     except JobError as error:
         raise UserError(f"--prompts: {error.problem}") from error
     of = paired(image_names(folder), lines, settings.each)
@@ -98,6 +101,8 @@ def main() -> None:
         except UserError as error:
             sys.stderr.write(f"spotlight: {' '.join(str(error).split())}\n")
             sys.exit(error.exit_code)
+        except KeyboardInterrupt:  # where a slow scorer is now, nobody asked
+            sys.exit(_CANCELLED)
         sys.exit(0 if succeeded else 1)
 
 

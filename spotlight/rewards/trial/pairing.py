@@ -7,13 +7,15 @@ their names: the same number to each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
-from spotlight.errors import UserError
-from spotlight.files import Lines
+from spotlight.errors import UnreadableFile, UserError
+from spotlight.files import Lines, read_bytes
 from spotlight.jobs import RewardSpec
+from spotlight.png_files import LARGEST_FILE, png_size
 from spotlight.types import Prompt
 
 _FIELD = "images"
@@ -50,6 +52,33 @@ def paired(names: Sequence[str], lines: Lines[Prompt], each: int) -> list[Prompt
         PromptImages(prompt, tuple(names[first : first + each]))
         for prompt, first in zip(lines.items, range(0, len(names), each), strict=False)
     ]
+
+
+def with_images(lines: Lines[Prompt]) -> Lines[Prompt]:
+    """Prompts with the files of the images that are to be changed. Raises `UserError` naming the
+    line."""
+    prompts = [
+        msgspec.structs.replace(prompt, image=_source(lines, index))
+        for index, prompt in enumerate(lines.items)
+    ]
+    return Lines(lines.source, prompts, lines.numbers)
+
+
+def _source(lines: Lines[Prompt], index: int) -> bytes:
+    name, place = lines.items[index].metadata.get("image"), f"{lines.place(index)}: `image`"
+    if not isinstance(name, str) or not name:
+        raise UserError(
+            f"{place} is missing, but the job's checkpoint changes images; name a PNG, relative to"
+            " the list"
+        )
+    try:
+        data = read_bytes(Path(lines.source).parent / name, most=LARGEST_FILE)
+        png_size(data)
+    except UnreadableFile as error:
+        raise UserError(f"{place}: the file that it names {error.problem}") from error
+    except ValueError as error:
+        raise UserError(f"{place}: the file that it names {error}") from error
+    return data
 
 
 def require_groups(reward: RewardSpec, of: Sequence[PromptImages]) -> None:

@@ -21,5 +21,7 @@ class TrialSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The file of their prompts, or the name of a list that ships with Spotlight."""
     each: int = 0
     """How many images belong to a prompt; 0 shares them out evenly among all prompts. [images]"""
+    changes_images: bool = False
+    """Whether prompts come with images that are to be changed."""
     as_json: bool = False
     """Whether JSON is printed."""

@@ -30,6 +30,13 @@ class Told:
         return [prompt.metadata["reward"] for prompt in prompts]
 
 
+class SourceBytes:
+    """How many bytes the file of the image has that was to be changed."""
+
+    def score(self, images: np.ndarray, prompts: Sequence[Prompt]) -> list[float]:
+        return [float(len(prompt.image)) for prompt in prompts]
+
+
 class Hangs:
     """Never answers."""
 

@@ -18,7 +18,7 @@ from spotlight.rewards.schema import image_to_score
 from spotlight.rewards.serving.app import Service
 from spotlight.rewards.serving.batching import Batcher
 from spotlight.types import Prompt
-from tests.rewards.serving.served import Mean, Told
+from tests.rewards.serving.served import Mean, SourceBytes, Told
 
 URL = "http://service.test"
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3)).astype(np.uint8)
@@ -67,6 +67,11 @@ def test_metadata_reach_the_scorer(service: Any) -> None:
     assert scorer_of(service(Told())).score(IMAGES, prompts) == [1.5, -2.0, 20.0]
 
 
+def test_the_image_that_was_to_be_changed_reaches_the_scorer(service: Any) -> None:
+    prompts = [Prompt("a", image=b"three"), Prompt("b")]
+    assert scorer_of(service(SourceBytes())).score(IMAGES[:2], prompts) == [5.0, 0.0]
+
+
 def test_an_image_that_the_scorer_fails_on_is_a_null_with_its_reason(service: Any) -> None:
     prompts = [Prompt("a", {"reward": 1}), Prompt("fail"), Prompt("b", {"reward": 2})]
     with pytest.raises(ScoringError, match=r"1 of 3 images .* 1-\w+: it is told to fail"):
@@ -74,7 +79,7 @@ def test_an_image_that_the_scorer_fails_on_is_a_null_with_its_reason(service: An
 
 
 def test_a_damaged_image_is_a_null_and_the_others_are_scored(service: Any) -> None:
-    good = image_to_score(0, IMAGES[0], "a", {}, "png")
+    good = image_to_score(0, IMAGES[0], Prompt("a"), "png")
     bad = {"id": "bad", "prompt": "a", "format": "png", "image": "AAAA"}
     answer = request(service(Mean()), "POST", "/score", content=body(good, bad)).json()
     first, second = answer["rewards"]
@@ -120,7 +125,7 @@ def test_when_too_many_images_wait_the_client_is_told_to_come_again(service: Any
         transport,
         "POST",
         "/score",
-        content=body(*(image_to_score(row, IMAGES[row], "a", {}, "png") for row in range(3))),
+        content=body(*(image_to_score(row, IMAGES[row], Prompt("a"), "png") for row in range(3))),
     )
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "1"

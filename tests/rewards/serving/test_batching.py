@@ -188,6 +188,13 @@ def test_whatever_a_scorer_does_its_image_has_a_reason_and_no_reward(
     assert reason in outcome.reason
 
 
+def test_a_scorer_may_give_its_rewards_one_by_one(batcher_of: Pool) -> None:
+    scorer = Gated(iter)
+    scorer.may.release()
+    [outcome] = batcher_of(scorer).submit([image(7)], [Prompt("a")])
+    assert outcome.result(LIMIT_S) == Outcome(7.0)
+
+
 def test_closing_cancels_what_waits(batcher_of: Pool) -> None:
     scorer = Gated()
     batcher = batcher_of(scorer)

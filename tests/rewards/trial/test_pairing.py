@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from PIL import Image
 
 from spotlight.errors import UserError
 from spotlight.files import Lines
 from spotlight.jobs import RewardSpec
-from spotlight.rewards.trial.pairing import PromptImages, paired, require_groups
+from spotlight.rewards.trial.pairing import PromptImages, paired, require_groups, with_images
 from spotlight.types import Prompt
 
 NAMES = ["a.png", "b.png", "c.png", "d.png"]
@@ -50,6 +53,32 @@ def test_images_that_cannot_be_shared_out_are_refused(prompts: int, each: int) -
 def test_images_that_are_not_there_are_refused_with_the_line(images: object, problem: str) -> None:
     with pytest.raises(UserError, match=f"prompts.jsonl, line 1: `images`.*{problem}"):
         paired(NAMES, lines(Prompt("one", {"images": images})), each=0)
+
+
+def test_prompts_come_with_the_files_of_what_is_to_be_changed(tmp_path: Path) -> None:
+    Image.new("RGB", (3, 2)).save(tmp_path / "park.png")
+    prompt = Prompt("make it winter", {"image": "park.png"})
+    found = with_images(Lines(str(tmp_path / "prompts.jsonl"), [prompt], [1]))
+    assert found.items == [
+        Prompt(prompt.text, prompt.metadata, (tmp_path / "park.png").read_bytes())
+    ]
+
+
+@pytest.mark.parametrize(
+    ("image", "problem"),
+    [
+        (None, "is missing, but the job's checkpoint changes images"),
+        ("none.png", "the file that it names cannot be read"),
+        ("text.png", "the file that it names is no PNG"),
+    ],
+)
+def test_what_is_to_be_changed_and_is_no_image_is_refused_with_the_line(
+    tmp_path: Path, image: str | None, problem: str
+) -> None:
+    (tmp_path / "text.png").write_text("none")
+    prompt = Prompt("make it winter", {"image": image})
+    with pytest.raises(UserError, match=rf"prompts\.jsonl, line 1: `image`:? {problem}"):
+        with_images(Lines(str(tmp_path / "prompts.jsonl"), [prompt], [1]))
 
 
 def test_one_image_of_a_prompt_is_not_enough_to_compare() -> None:
