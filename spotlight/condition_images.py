@@ -11,13 +11,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from spotlight.errors import TransferFailed
+from spotlight.errors import TransferFailed, UnreadableFile
+from spotlight.files import read_bytes
+from spotlight.png_files import LARGEST_FILE, png_size
 
 DIGEST_DIGITS = 32
+_FILE = "`image`: the file that it names"
+"""How errors call a file: they never repeat what stands in a list."""
 _NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
 
 
@@ -27,6 +32,42 @@ class Named(NamedTuple):
     text: str
     digest: str
     """The digest of the image's file; empty for none."""
+
+
+class ImageFile(NamedTuple):
+    """A PNG file that was checked."""
+
+    data: bytes
+    size: tuple[int, int]
+    """(width, height) as a person sees it. [pixels]"""
+
+
+def image_path(folder: Path, metadata: Mapping[str, object]) -> Path:
+    """The file that `image` of a prompt's fields names, relative to the folder of its list. Raises
+    `ValueError` saying what is wrong with the name.
+    """
+    name = metadata.get("image")
+    if name is None or name == "":
+        raise ValueError(
+            "`image` is missing, but this checkpoint changes images; name a PNG, relative to the"
+            " list"
+        )
+    if not isinstance(name, str):
+        raise ValueError("`image` must be text; name a PNG, relative to the list")
+    return folder / name
+
+
+def read_image(path: Path) -> ImageFile:
+    """The file of an image that is to be changed. Raises `ValueError` saying what is wrong with the
+    file.
+    """
+    try:
+        data = read_bytes(path, most=LARGEST_FILE)
+        return ImageFile(data, png_size(data))
+    except UnreadableFile as error:
+        raise ValueError(f"{_FILE} {error.problem}") from error
+    except ValueError as error:
+        raise ValueError(f"{_FILE} {error}") from error
 
 
 def digest_of(data: bytes) -> str:

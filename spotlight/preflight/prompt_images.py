@@ -4,21 +4,17 @@ checked before any model is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from spotlight.condition_images import digest_of, with_image
-from spotlight.errors import JobError, UnreadableFile
-from spotlight.files import Lines, read_bytes
-from spotlight.png_files import LARGEST_FILE, png_size
+from spotlight.condition_images import digest_of, image_path, read_image, with_image
+from spotlight.errors import JobError
+from spotlight.files import Lines
 from spotlight.types import Prompt
 
 MOST_NBYTES = 1024**3
 """Bytes of all images of a job together: every worker has them in memory."""
-_NAMED = "`image`: the file that it names"
-"""How errors call a file: they never repeat what stands in a list."""
 
 
 class PromptImages:
@@ -39,38 +35,25 @@ class PromptImages:
         folder, prompts = Path(lines.source).parent, []
         for index, prompt in enumerate(lines.items):
             try:
-                digest = self._read(folder, prompt.metadata)
+                digest = self._digest(image_path(folder, prompt.metadata))
             except ValueError as error:
                 raise JobError(field, f"{lines.place(index)}: {error}") from error
             prompts.append(msgspec.structs.replace(prompt, text=with_image(prompt.text, digest)))
         return Lines(lines.source, prompts, lines.numbers)
 
-    def _read(self, folder: Path, metadata: Mapping[str, object]) -> str:
-        """The digest of an image; raises `ValueError`."""
-        name = metadata.get("image")
-        if not isinstance(name, str) or not name:
-            raise ValueError(
-                "`image` is missing, but this checkpoint changes images; name a PNG, relative to"
-                " the list"
-            )
-        path = folder / name
+    def _digest(self, path: Path) -> str:
         if path not in self._paths:
             self._paths[path] = self._read_file(path)
         return self._paths[path]
 
     def _read_file(self, path: Path) -> str:
-        try:
-            data = read_bytes(path, most=LARGEST_FILE)
-            size = png_size(data)
-        except UnreadableFile as error:
-            raise ValueError(f"{_NAMED} {error.problem}") from error
-        except ValueError as error:
-            raise ValueError(f"{_NAMED} {error}") from error
+        data, size = read_image(path)
         self._size = self._size or size
         if size != self._size:
             raise ValueError(
-                f"{_NAMED} has {size[0]} x {size[1]} pixels, but the first image has"
-                f" {self._size[0]} x {self._size[1]}; all images of a job must have one size"
+                f"`image`: the file that it names has {size[0]} x {size[1]} pixels, but the first"
+                f" image has {self._size[0]} x {self._size[1]}; all images of a job must have one"
+                " size"
             )
         digest = digest_of(data)
         self._nbytes += len(data) if digest not in self.files else 0

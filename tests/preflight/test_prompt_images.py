@@ -47,6 +47,7 @@ def test_an_image_that_is_named_twice_is_kept_once(tmp_path: Path) -> None:
     ("image", "problem"),
     [
         (None, "`image` is missing, but this checkpoint changes images"),
+        (3, "`image` must be text"),
         ("missing.png", "`image`: the file that it names cannot be read"),
         ("list.jsonl", "`image`: the file that it names is no PNG; convert it"),
         ("cut.png", "`image`: the file that it names is cut off"),

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from spotlight.errors import UnreadableFile, UserError
-from spotlight.files import Lines, read_bytes
+from spotlight.condition_images import image_path, read_image
+from spotlight.errors import UserError
+from spotlight.files import Lines
 from spotlight.jobs import RewardSpec
-from spotlight.png_files import LARGEST_FILE, png_size
 from spotlight.types import Prompt
 
 _FIELD = "images"
@@ -57,28 +57,14 @@ def paired(names: Sequence[str], lines: Lines[Prompt], each: int) -> list[Prompt
 def with_images(lines: Lines[Prompt]) -> Lines[Prompt]:
     """Prompts with the files of the images that are to be changed. Raises `UserError` naming the
     line."""
-    prompts = [
-        msgspec.structs.replace(prompt, image=_source(lines, index))
-        for index, prompt in enumerate(lines.items)
-    ]
+    folder, prompts = Path(lines.source).parent, []
+    for index, prompt in enumerate(lines.items):
+        try:
+            data = read_image(image_path(folder, prompt.metadata)).data
+        except ValueError as error:
+            raise UserError(f"{lines.place(index)}: {error}") from error
+        prompts.append(msgspec.structs.replace(prompt, image=data))
     return Lines(lines.source, prompts, lines.numbers)
-
-
-def _source(lines: Lines[Prompt], index: int) -> bytes:
-    name, place = lines.items[index].metadata.get("image"), f"{lines.place(index)}: `image`"
-    if not isinstance(name, str) or not name:
-        raise UserError(
-            f"{place} is missing, but the job's checkpoint changes images; name a PNG, relative to"
-            " the list"
-        )
-    try:
-        data = read_bytes(Path(lines.source).parent / name, most=LARGEST_FILE)
-        png_size(data)
-    except UnreadableFile as error:
-        raise UserError(f"{place}: the file that it names {error.problem}") from error
-    except ValueError as error:
-        raise UserError(f"{place}: the file that it names {error}") from error
-    return data
 
 
 def require_groups(reward: RewardSpec, of: Sequence[PromptImages]) -> None:

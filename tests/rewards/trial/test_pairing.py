@@ -67,13 +67,14 @@ def test_prompts_come_with_the_files_of_what_is_to_be_changed(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("image", "problem"),
     [
-        (None, "is missing, but the job's checkpoint changes images"),
+        (None, "is missing, but this checkpoint changes images"),
+        (3, "must be text"),
         ("none.png", "the file that it names cannot be read"),
         ("text.png", "the file that it names is no PNG"),
     ],
 )
 def test_what_is_to_be_changed_and_is_no_image_is_refused_with_the_line(
-    tmp_path: Path, image: str | None, problem: str
+    tmp_path: Path, image: object, problem: str
 ) -> None:
     (tmp_path / "text.png").write_text("none")
     prompt = Prompt("make it winter", {"image": image})
