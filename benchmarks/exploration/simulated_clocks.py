@@ -81,8 +81,9 @@ def _made(split: Split) -> Made:
         "training.warmup_updates": 0,
         "validation.every": 1,
     }
-    times = msgspec.to_builtins(load_profile(PROFILES[split.profile]))
-    figures = {name: value for name, value in times.items() if not isinstance(value, str)}
+    profile = load_profile(PROFILES[split.profile])  # whose factors are in its figures
+    times = msgspec.to_builtins(profile)
+    figures = {n: it for n, it in times.items() if n != "factors" and not isinstance(it, str)}
     return Made(
         virtual_job(split.task, OURS, 11, changes), {"profile": figures, "protocol": PROTOCOL}
     )
