@@ -18,6 +18,7 @@ from benchmarks.exploration.rivals import RESERVED_GPUS
 from benchmarks.markets.entrants import NO_MARKET, RESERVED, SPOTLIGHT, Entrant, job_s, seeds_of
 from benchmarks.markets.places import PAPER, PRICES, Place
 from benchmarks.time_to_target import score_at
+from spotlight.errors import UserError
 from spotlight_simulation.market.batch_model import Course, Market, course
 from spotlight_simulation.market.schedule import Prices, Schedule
 
@@ -163,7 +164,8 @@ def over(
 ) -> dict[str, Any] | None:
     """How many times as much an entrant needs as Spotlight: of each seed the median over markets,
     of these the geometric mean with its 90 % interval, both tasks alike. Of several names, whoever
-    needs least on most seeds' markets stands for them."""
+    needs least on most seeds' markets stands for them. Infinitely many times for whom is never at
+    the target on most markets."""
     candidates = [_over(by_task, seeds, name, measure, markets) for name in names]
     known = [found for found in candidates if found is not None]
     return min(known, key=lambda found: found["value"]) if known else None
@@ -195,8 +197,8 @@ def _over(
     means = [mean for each in by_market.values() if math.isfinite(mean := geometric_mean(each))]
     return {
         **msgspec.to_builtins(found),
-        "lowest": round(min(means), 2),
-        "highest": round(max(means), 2),
+        "lowest": round(min(means, default=math.inf), 2),
+        "highest": round(max(means, default=math.inf), 2),
         "rival": name,
     }
 
@@ -215,6 +217,15 @@ HEADLINES: dict[str, tuple[Sequence[str], str, int, float]] = {
 """The figures by name: over whom, of what, with how many spot nodes, and what was asked for."""
 
 
+def _check_ours(result: Result, where: str) -> None:
+    if result.given_up:
+        raise UserError(
+            f"{where}: Spotlight is not at the target in time, so nobody can be compared with it;"
+            " let runs take longer (`LONGEST_S` in `benchmarks.markets.places`), or leave the"
+            " market out"
+        )
+
+
 class Replay:
     """Everybody on every market."""
 
@@ -227,14 +238,17 @@ class Replay:
         self._places: dict[str, Place] = {}
 
     def visit(self, place: Place) -> None:
-        """Run everybody on one more market."""
+        """Run everybody on one more market. Raises `UserError` where Spotlight is not at the target
+        in time: nobody can be compared with it then."""
         self._places[place.name] = place
         for nodes in sorted({nodes for _, nodes in self._fields}):
             if place.is_large(nodes):
                 schedules = place.schedules(nodes)
                 for (task, wanted), field in self._fields.items():
                     if wanted == nodes:
-                        self._results[task, nodes][place.name] = field.on(schedules)
+                        results = field.on(schedules)
+                        _check_ours(results[SPOTLIGHT], f"{place.name}, {task}, {nodes} nodes")
+                        self._results[task, nodes][place.name] = results
 
     def figures(self) -> dict[str, Any]:
         """All that is made of it."""

@@ -23,6 +23,7 @@ from benchmarks.markets.entrants import NEVER, RESERVED, SEEDS, SPOTLIGHT, Entra
 from benchmarks.markets.places import PAPER
 from benchmarks.markets.real_runs import TIMES, MarketRuns, market_run, stretched
 from benchmarks.time_to_target import LEVELS, Curve, score_at
+from spotlight.errors import UserError
 from spotlight_simulation.market.batch_model import Course, Market, System, course
 
 MARKET = "p3-trace"
@@ -100,9 +101,15 @@ def _ours(kept: Kept, seed: int, run: Run, system: System, market: Market) -> Ca
 
 
 def timed_again(one: Entrant, seed: int, own: Course) -> Came:
-    """A rival's kept run on its course over the market."""
+    """A rival's kept run on its course over the market. Raises `UserError` where it is not at the
+    target until the market ends."""
     seconds = own.seconds_to(one.iterations(seed) * TIMES)
-    assert seconds is not None, "the market is repeated for longer than any rival takes"
+    if seconds is None:
+        raise UserError(
+            f"{own.market.schedule.market}: {one.title} (seed {seed}) is not at the target when the"
+            " market ends; leave it out of `RIVALS` in `benchmarks.markets.one_market`, or let"
+            " `stretched` in `benchmarks.markets.real_runs` repeat the market for longer"
+        )
     return _came(own, seconds, one.learned.ways[seed])
 
 

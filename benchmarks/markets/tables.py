@@ -5,6 +5,7 @@ Pure. They stand in the page as those of `benchmarks.exploration.tables` do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -172,7 +173,7 @@ def _ratio(other: float | None, ours: float) -> str:
 
 
 def _estimate(one: Mapping[str, Any] | None) -> str:
-    if one is None:
+    if one is None or math.isinf(one["value"]):
         return _NEVER
     if one["low"] is None or one["high"] - one["low"] < 0.01:
         return f"{one['value']:.2f}"

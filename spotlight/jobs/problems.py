@@ -16,6 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 
 from spotlight.errors import JobError
+from spotlight.text import plain
 
 _KINDS = {
     "bool": "`true` or `false`",
@@ -84,13 +85,31 @@ def job_error(message: str, data: Any, spec: type[msgspec.Struct]) -> JobError:
     missing = re.search(r"missing required field `(\w+)`", problem)
     if missing:
         return JobError(f"{path}.{missing[1]}" if path else missing[1], "is missing; add it")
+    shown, value = _entry(path, data, spec)
     said = path and (
-        _other_word(problem, path, spec)
+        number_problem(value)
+        or _other_word(problem, path, spec)
         or _out_of_range(problem, path, data, spec)
         or _other_type(problem, path, spec)
         or _other_time(problem)
     )
-    return JobError(path or "job", said or problem[:1].lower() + problem[1:])
+    return JobError(shown or "job", said or problem[:1].lower() + problem[1:])
+
+
+def _entry(path: str, data: Any, spec: type[msgspec.Struct]) -> tuple[str, Any]:
+    """The path and the value of the first wrong entry of a mapping, where msgspec's path only says
+    `[...]`; any other path as it is, and None."""
+    mapping, marker, below = path.partition("[...]")
+    section, field = _field(mapping, spec)
+    if not marker or section is None:
+        return path, None
+    hint = get_type_hints(section, include_extras=True)[field]
+    for name, value in _given(data, mapping).items():
+        try:
+            msgspec.convert({name: value}, hint)
+        except msgspec.ValidationError:
+            return f"{mapping}[{plain(name, _LONGEST_ECHO)}]{below}", value
+    return path, None
 
 
 def _other_word(problem: str, path: str, spec: type[msgspec.Struct]) -> str:
@@ -103,7 +122,7 @@ def _out_of_range(problem: str, path: str, data: Any, spec: type[msgspec.Struct]
     if found is None:
         return ""
     kind, counted, sign, bound = found.groups()
-    if path.endswith("[...]"):  # msgspec does not say which value of a mapping it is
+    if "[...]" in path:  # msgspec does not say which value of a mapping it is
         return f"must be {_BOUNDS[sign]} {_number(bound)}"
     given, section, field = _given(data, path), *_field(path, spec)
     if counted:

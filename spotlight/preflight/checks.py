@@ -288,16 +288,24 @@ def _check_prompts(job: JobSpec, files: JobFiles) -> None:
 
 
 def _check_tags(job: JobSpec, files: JobFiles) -> None:
-    """A weight for a tag that no prompt has would be without effect."""
+    """A weight for a tag that no prompt has would be without effect, and where all weights are 0
+    for all prompts there is nothing to learn."""
     said = (prompt.metadata.get("tag") for prompt in files.train.items)
-    tags = sorted({tag for tag in said if isinstance(tag, str)})
+    tags = {tag if isinstance(tag, str) else "" for tag in said}  # "" for prompts without one
+    advice = "name one that is there" if any(tags) else "give prompts as JSON lines with a `tag`"
     for index, reward in enumerate(job.rewards):
-        for tag in sorted(reward.weight_by_tag.keys() - {*tags}):
+        for tag in sorted(reward.weight_by_tag.keys() - tags):
             raise JobError(
                 f"rewards[{index}].weight_by_tag",
-                f"no prompt of `prompts.train` has the tag `{plain(tag)}`; "
-                + ("name one that is there" if tags else "give prompts as JSON lines with a `tag`"),
+                f"no prompt of `prompts.train` has the tag `{plain(tag)}`; {advice}",
             )
+    if not any(one.weight_by_tag.get(tag, one.weight) for one in job.rewards for tag in tags):
+        index = next(index for index, one in enumerate(job.rewards) if one.weight_by_tag)
+        raise JobError(
+            f"rewards[{index}].weight_by_tag",
+            "all rewards weigh 0 for every prompt of `prompts.train`, so there is nothing to learn;"
+            " give one of them another weight",
+        )
 
 
 def _text(prompt: Prompt) -> str:

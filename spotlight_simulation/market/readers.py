@@ -253,9 +253,15 @@ class _Reader:
         )
 
     def _zones(self, zone: str | None) -> Trace:
-        """A table with the column `scheduled_at` and one for each zone."""
+        """A table with the column `scheduled_at` and one for each zone; what an empty cell would
+        tell is not known."""
         header, *rows = self._text.splitlines()
         zones = [cell.strip() for cell in header.split(",")[1:]]
+        twice = next((one for one in zones if zones.count(one) > 1), None)
+        if twice is not None:
+            raise UserError(
+                f"{self._file}: has two zones `{twice}`; give each column a name of its own"
+            )
         if zone is None and len(zones) == 1:
             (zone,) = zones
         if zone not in zones:
@@ -269,8 +275,8 @@ class _Reader:
                     line, f"has {number_of(len(cells), 'cell')}, not {len(zones) + 1}"
                 )
             moments.append(self._moment(line, cells[0]))
-            every = [self._count(line, cell) for cell in cells[1:]]
-            places = max(places, *every)
+            every = [self._count(line, cell) if cell.strip() else None for cell in cells[1:]]
+            places = max([places, *(count for count in every if count is not None)])
             counts.append(every[zones.index(zone)])
             if len(moments) > 1 and moments[-1] <= moments[-2]:
                 raise self._error(line, "the clock goes back")
@@ -278,17 +284,21 @@ class _Reader:
         if len(times) < 2:
             raise UserError(f"{self._file}: has fewer than two rows")
         usual_s = median(after - before for before, after in pairwise(times))
+        known = tuple(
+            Count(at_s, count)
+            for at_s, count in zip(times, counts, strict=True)
+            if count is not None
+        )
+        if not known:
+            raise UserError(f"{self._file}: zone `{zone}` has no data; choose another one")
+        seconds = times[-1] + usual_s
         return Trace(
             market=f"{self._name}/{zone}",
             is_held=False,
-            seconds=times[-1] + usual_s,
+            seconds=seconds,
             places=places,
-            counts=tuple(Count(*each) for each in zip(times, counts, strict=True)),
-            holes=tuple(
-                Hole(before + usual_s, after)
-                for before, after in pairwise(times)
-                if after - before > _A_HOLE * usual_s
-            ),
+            counts=known,
+            holes=tuple(_holes_between(known, usual_s, seconds)),
         )
 
     # --- cells ---
@@ -349,3 +359,12 @@ def _holes_of_ticks(counts: Sequence[int | None], gap_s: float) -> Iterator[Hole
         elif count is not None and since is not None:
             yield Hole(since * gap_s, tick * gap_s)
             since = None
+
+
+def _holes_between(counts: Sequence[Count], usual_s: float, end_s: float) -> Iterator[Hole]:
+    """One wherever a count comes too late: each is due so long after the one before it, the first
+    at the beginning, and the last tells of as long."""
+    moments = [-usual_s, *(count.at_s for count in counts), end_s]
+    for before_s, after_s in pairwise(moments):
+        if after_s - before_s > _A_HOLE * usual_s:
+            yield Hole(before_s + usual_s, after_s)

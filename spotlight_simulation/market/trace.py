@@ -72,10 +72,9 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return any(count.nodes for count in self.counts)
 
     def mean_nodes(self) -> float:
-        """How many nodes there are on average."""
-        ends = [*(count.at_s for count in self.counts[1:]), self.seconds]
-        spans = zip(self.counts, ends, strict=True)
-        return sum(count.nodes * (end_s - count.at_s) for count, end_s in spans) / self.seconds
+        """How many nodes there are on average; 0 where the trace has no count."""
+        spans = pairwise([*self.counts, Count(self.seconds, 0)])
+        return sum(now.nodes * (later.at_s - now.at_s) for now, later in spans) / self.seconds
 
     def without_holes(self) -> Trace:
         """The same with what comes after a hole moved to its beginning."""

@@ -78,6 +78,18 @@ def test_a_weight_for_a_tag_that_no_prompt_has_is_refused(
     preflight.check(make_job(rewards=[{"weight_by_tag": {"signs": 2.0}}]))
 
 
+def test_weights_that_are_0_for_every_prompt_are_refused(make_job: MakeJob, tmp_path: Path) -> None:
+    lines = [json.dumps({"prompt": f'the number "{n}"', "tag": "signs"}) for n in range(10)]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    measured = {"name": "measured", "weight": 0.0}
+    without = [measured, {"weight_by_tag": {"signs": 0.0}}]
+    with pytest.raises(JobError, match=r"^rewards\[1\]\.weight_by_tag: all rewards weigh 0 for"):
+        preflight.check(make_job(rewards=without))
+    preflight.check(make_job(rewards=[{**measured, "weight_by_tag": {"signs": 0.5}}, *without[1:]]))
+    (tmp_path / "train.txt").write_text("\n".join([*lines, json.dumps({"prompt": 'say "a"'})]))
+    preflight.check(make_job(rewards=without))
+
+
 def test_the_ocr_reward_needs_text_in_quotes(make_job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "validation.txt").write_text('a sign that says "open"\na red cat\n')
     with pytest.raises(JobError, match=r"^prompts\.validation: .*, line 2: .* no text in quotes"):

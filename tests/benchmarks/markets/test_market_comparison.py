@@ -8,10 +8,15 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.exploration.ratios import Arrival
-from benchmarks.markets.comparison import JOB_H, Field, cost, hours, over
+from benchmarks.markets.comparison import JOB_H, Field, Replay, cost, hours, over
 from benchmarks.markets.entrants import RESERVED, SPOTLIGHT, Entrant, Learned
+from benchmarks.markets.places import PRICES as PRICE_TABLES
+from benchmarks.markets.places import Place
+from benchmarks.markets.tables import TABLES
+from spotlight.errors import UserError
 from spotlight_simulation.market import rivals
 from spotlight_simulation.market.batch_model import Pace, System
+from spotlight_simulation.market.readers import read_trace
 from spotlight_simulation.market.schedule import Prices, Schedule, Stay
 from tests.benchmarks.exploration.made_up_work import WORK
 
@@ -81,6 +86,26 @@ def test_ratios_are_medians_over_markets_and_means_over_seeds() -> None:
     assert found is not None
     assert found["value"] == pytest.approx(2.0, rel=0.01)
     assert (found["lowest"], found["highest"]) == (1.0, 2.0)
+
+
+def test_a_market_on_which_spotlight_is_not_there_in_time_is_named() -> None:
+    late = entrant(rivals.on_demand(SPOTLIGHT, 4, Pace(1000.0)), learned(100, 100, 100))
+    replay = Replay({("ocr", 4): Field({SPOTLIGHT: late, RESERVED: RESERVED_ALONE})})
+    with pytest.raises(UserError, match=r"^p3, ocr, 4 nodes: Spotlight is not at the target"):
+        replay.visit(Place("p3", read_trace("bamboo/p3-trace.csv")))
+
+
+def test_a_rival_that_is_never_there_in_time_takes_infinitely_many_times_as_long() -> None:
+    slow = entrant(rivals.on_demand("slow", 4, Pace(1000.0)), learned(100, 100, 100))
+    field = Field({SPOTLIGHT: ELASTIC, RESERVED: RESERVED_ALONE, "slow": slow})
+    results = {"m": field.on([schedule(nodes=1)])}
+    found = over({"ocr": results}, {"ocr": SEEDS}, ["slow"], hours, ["m"])
+    assert found is not None
+    assert math.isinf(found["value"])
+    row = {"title": "slow", "hours": found, "given_up": 3, "runs": 3}
+    row |= {prices.name: found for prices in PRICE_TABLES}
+    _, _, shown = TABLES["rivals"]({"rivals[4]": {"slow": row}}, "4")
+    assert list(shown)[:2] == ["slow", "never"]
 
 
 def test_of_several_rivals_the_one_that_is_hardest_to_beat_counts() -> None:

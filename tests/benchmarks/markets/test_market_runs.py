@@ -8,6 +8,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.exploration.kept_runs import RUNS
@@ -98,6 +99,13 @@ def test_a_rival_without_spot_nodes_takes_its_own_iterations_on_a_market() -> No
     seconds = reserved.iterations(11) * system.paces[0].iteration_s * TIMES
     assert came.hours == pytest.approx(seconds / 3600)
     assert came.cost == pytest.approx(came.hours * 4 * PAPER.reserved_per_gpu_hour)
+
+
+def test_a_rival_that_is_not_at_the_target_when_the_market_ends_is_named() -> None:
+    short = Market(msgspec.structs.replace(stretched(MARKET, NODES), seconds=3600.0))
+    reserved = everybody("ocr", NODES)[RESERVED]
+    with pytest.raises(UserError, match=r"p3-trace: the reserved GPUs alone \(seed 11\) is not at"):
+        timed_again(reserved, 11, course(reserved.system(short.schedule), short))
 
 
 def test_without_runs_of_spotlight_on_the_market_nothing_counts_as_measured(

@@ -106,6 +106,38 @@ def test_a_table_of_zones_has_the_places_of_all_and_the_holes_between_late_rows(
     assert trace.holes == ((1800.0, 3600.0),)
 
 
+def test_empty_cells_of_a_zone_are_holes_in_it_alone(tmp_path: Path) -> None:
+    cells = ["", "4", "", "4", "4", ""]
+    rows = [f"2025-01-01T00:{n}0:00,{cell},1" for n, cell in enumerate(cells)]
+    table = written(tmp_path, "\n".join(["scheduled_at,a,b", *rows]))
+    trace = read_trace(table, "a")
+    assert trace.counts == ((600.0, 4), (1800.0, 4), (2400.0, 4))
+    assert trace.holes == ((0.0, 600.0), (1200.0, 1800.0), (3000.0, 3600.0))
+    assert trace.without_holes().seconds == 1800.0
+    assert read_trace(table, "b").holes == ()
+
+
+def test_a_table_with_two_zones_of_one_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has two zones `a`; give each column a name of its own"):
+        read_trace(written(tmp_path, ZONES.replace(",b", ", a")), "a")
+
+
+def test_a_zone_without_any_count_is_refused(tmp_path: Path) -> None:
+    empty = written(tmp_path, ZONES.replace(",0\n", ",\n"))
+    with pytest.raises(UserError, match="zone `b` has no data; choose another one"):
+        read_trace(empty, "b")
+    alone = "scheduled_at,a\n2025-01-01T00:00:00,\n2025-01-01T00:10:00,\n"
+    with pytest.raises(UserError, match="zone `a` has no data; choose another one"):
+        read_trace(written(tmp_path, alone))
+
+
+def test_a_trace_in_which_no_node_ever_comes_has_none_on_average(tmp_path: Path) -> None:
+    trace = read_trace(
+        written(tmp_path, '[0, "no-op", {"nodes": [], "duration": 60000}]', "t.jsonl")
+    )
+    assert (trace.seconds, trace.mean_nodes()) == (60.0, 0.0)
+
+
 def test_the_only_zone_of_a_table_need_not_be_named(tmp_path: Path) -> None:
     one = "\n".join(row.rpartition(",")[0] for row in ZONES.splitlines())
     assert read_trace(written(tmp_path, one)).counts[0] == (0.0, 4)
