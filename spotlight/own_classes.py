@@ -142,15 +142,18 @@ class _Module:
         found = [node for node in ast.walk(bound) if _binds(node, method)]
         if found:
             return found[0] if len(found) == 1 and found[0] in bound.body else True
+        inherited: list[ast.AST | bool] = []
         for base in bound.bases:
             if not isinstance(base, ast.Name) or base.id in seen:
                 return True
             if base.id == "object":
                 continue
-            inherited = self._method(self._bound(base.id), method, [*seen, bound.name])
-            if inherited is not None:
-                return inherited
-        return None
+            its = self._method(self._bound(base.id), method, [*seen, bound.name])
+            if its is not None and its not in inherited:
+                inherited.append(its)
+        if len(inherited) > 1:  # which one goes first depends on what the bases inherit from
+            return True
+        return inherited[0] if inherited else None
 
 
 def _binds(node: ast.AST, name: str) -> bool:
