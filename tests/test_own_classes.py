@@ -46,6 +46,8 @@ SCORE = "def score(self, images, prompts): ..."
         "@register\nclass Own: ...",
         "class Own(metaclass=Odd): ...",
         "class Own: ...\nOwn.score = print",
+        "class Own: ...\nsetattr(Own, 'score', print)",
+        "class Own: ...\nfor each in (Own,):\n    each.score = print",
         "class Own: ...\nOwn = better(Own)",
         "try:\n    from fast import Own\nexcept ImportError:\n    class Own: ...",
         "@make_class\ndef Own(): ...",
