@@ -21,8 +21,8 @@ from spotlight.files import read_bytes
 from spotlight.png_files import LARGEST_FILE, png_size
 
 DIGEST_DIGITS = 32
-_FILE = "`image`: the file that it names"
-"""How errors call a file: they never repeat what stands in a list."""
+NAMED_FILE = "`image`: the file that it names"
+"""How errors call the file of an image: they never repeat what stands in a list."""
 _NAMED = re.compile(rf"(.*) <image ([0-9a-f]{{{DIGEST_DIGITS}}})>", re.DOTALL)
 
 
@@ -65,9 +65,9 @@ def read_image(path: Path) -> ImageFile:
         data = read_bytes(path, most=LARGEST_FILE)
         return ImageFile(data, png_size(data))
     except UnreadableFile as error:
-        raise ValueError(f"{_FILE} {error.problem}") from error
+        raise ValueError(f"{NAMED_FILE} {error.problem}") from error
     except ValueError as error:
-        raise ValueError(f"{_FILE} {error}") from error
+        raise ValueError(f"{NAMED_FILE} {error}") from error
 
 
 def digest_of(data: bytes) -> str:

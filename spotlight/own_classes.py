@@ -2,8 +2,8 @@
 run.
 
 Only what is certain counts: a class that is imported, made by a call, or stands under `if` or `try`
-may be anything, and so may the methods of one that inherits from such a class, has a metaclass or
-is decorated. Whoever imports it finds out.
+may be anything, and so may the methods of one that inherits from such a class, has a metaclass, is
+decorated, or is handed to a call. Whoever imports it finds out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from spotlight.own_code import require_module
 from spotlight.text import plain
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
+_DOES = ast.Expr | ast.For | ast.With
+"""What a module does when it is imported, beside what it binds."""
 
 
 class Call(NamedTuple):
@@ -129,9 +131,18 @@ class _Module:
             )
 
     def _bound(self, name: str) -> ast.stmt | None:
-        """The only statement that binds a name; None if there are others, or it is elsewhere."""
+        """The only statement that binds a name; None if there are others, it is elsewhere, or the
+        module hands what is bound to a call, such as `setattr`, which may change it."""
         found = [node for node in ast.walk(self._tree) if _binds(node, name)]
-        return found[0] if len(found) == 1 and found[0] in self._tree.body else None
+        if len(found) != 1 or found[0] not in self._tree.body:
+            return None
+        doing = (node for node in self._tree.body if isinstance(node, _DOES))
+        is_named = any(
+            isinstance(node, ast.Name) and node.id == name
+            for statement in doing
+            for node in ast.walk(statement)
+        )
+        return None if is_named else found[0]
 
     def _method(
         self, bound: ast.stmt | None, method: str, seen: Collection[str]
@@ -142,15 +153,18 @@ class _Module:
         found = [node for node in ast.walk(bound) if _binds(node, method)]
         if found:
             return found[0] if len(found) == 1 and found[0] in bound.body else True
+        inherited: list[ast.AST | bool] = []
         for base in bound.bases:
             if not isinstance(base, ast.Name) or base.id in seen:
                 return True
             if base.id == "object":
                 continue
-            inherited = self._method(self._bound(base.id), method, [*seen, bound.name])
-            if inherited is not None:
-                return inherited
-        return None
+            its = self._method(self._bound(base.id), method, [*seen, bound.name])
+            if its is not None and its not in inherited:
+                inherited.append(its)
+        if len(inherited) > 1:  # which one goes first depends on what the bases inherit from
+            return True
+        return inherited[0] if inherited else None
 
 
 def _binds(node: ast.AST, name: str) -> bool:

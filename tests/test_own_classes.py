@@ -31,6 +31,8 @@ SCORE = "def score(self, images, prompts): ..."
         f"class Base:\n    {SCORE}\nclass Own(Base): ...",
         f"class First: ...\nclass Second:\n    {SCORE}\nclass Own(First, Second): ...",
         "class Own:\n    def score(self, images, prompts, more=1): ...",
+        "class Old:\n    def score(self): ...\nclass First(Old): ...\n"
+        f"class Second(Old):\n    {SCORE}\nclass Own(First, Second): ...",
         "class Own:\n    def score(self, *everything): ...",
         "class Own:\n    @staticmethod\n    def score(images, prompts): ...",
         "class Own:\n    score = print",
@@ -44,6 +46,8 @@ SCORE = "def score(self, images, prompts): ..."
         "@register\nclass Own: ...",
         "class Own(metaclass=Odd): ...",
         "class Own: ...\nOwn.score = print",
+        "class Own: ...\nsetattr(Own, 'score', print)",
+        "class Own: ...\nfor each in (Own,):\n    each.score = print",
         "class Own: ...\nOwn = better(Own)",
         "try:\n    from fast import Own\nexcept ImportError:\n    class Own: ...",
         "@make_class\ndef Own(): ...",

@@ -44,8 +44,8 @@ class SliceTimes:
         knows by how much; half of it is taken."""
         if nbytes > 0 and after_s > 0:
             most = nbytes / after_s / 2
-            self.fetch_bytes_per_s = most if self.is_old else min(self.bytes_per_s, most)
-            self.is_old = False
+            if self.is_old or most < self.bytes_per_s:
+                self.fetch_bytes_per_s, self.is_old = most, False
 
     @property
     def bytes_per_s(self) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from spotlight.condition_images import digest_of, image_path, read_image, with_image
+from spotlight.condition_images import NAMED_FILE, digest_of, image_path, read_image, with_image
 from spotlight.errors import JobError
 from spotlight.files import Lines
 from spotlight.types import Prompt
@@ -51,9 +51,8 @@ class PromptImages:
         self._size = self._size or size
         if size != self._size:
             raise ValueError(
-                f"`image`: the file that it names has {size[0]} x {size[1]} pixels, but the first"
-                f" image has {self._size[0]} x {self._size[1]}; all images of a job must have one"
-                " size"
+                f"{NAMED_FILE} has {size[0]} x {size[1]} pixels, but the first image has"
+                f" {self._size[0]} x {self._size[1]}; all images of a job must have one size"
             )
         digest = digest_of(data)
         self._nbytes += len(data) if digest not in self.files else 0

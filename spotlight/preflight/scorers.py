@@ -16,7 +16,7 @@ from spotlight.permissions import Permissions
 from spotlight.preflight.packages import require_packages
 from spotlight.rewards.authorization import read_authorization
 from spotlight.rewards.hpsv3_question import hpsv3_question
-from spotlight.rewards.hub_models import require_plain
+from spotlight.rewards.hub_models import require_plain, weights_in
 from spotlight.rewards.plugins import check_plugin
 from spotlight.types import Prompt
 
@@ -118,7 +118,8 @@ def _weights_in_folder(reward: RewardSpec) -> list[Path]:
     checkpoint, _ = (reward.clip or ClipSpec()).of(reward.kind)
     if HubName.parse(checkpoint) is not None:
         return []
-    return sorted(Path(checkpoint).glob(PUBLISHED[reward.kind].file or "*.safetensors"))
+    folder, file = Path(checkpoint), PUBLISHED[reward.kind].file
+    return sorted(folder.glob(file)) if file else weights_in(folder)
 
 
 def scorer_bytes(reward: RewardSpec) -> int:

@@ -44,7 +44,14 @@ def weights_of(name: str) -> list[Path]:
         repository, revision = on_hub
         config = hf_hub_download(repository, CONFIG, revision=revision, local_files_only=True)
         folder = Path(config).parent
-    return sorted(folder.glob("model*.safetensors"))
+    return weights_in(folder)
+
+
+def weights_in(folder: Path) -> list[Path]:
+    """The files of weights in a folder that transformers loads: one whole one goes before parts,
+    and copies in other precisions may lie beside it."""
+    whole = folder / "model.safetensors"
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def device_of(torch: Any, spec: ClipSpec) -> Any:

@@ -16,8 +16,9 @@ Any other status means that nothing was scored, and its body says why:
 
     {"version": 1, "error": "..."}
 
-A version changes with every change that an older reader would misread. Readers ignore fields that
-they do not know.
+A version changes with every change that an older reader would misread. A client ignores fields of
+an answer that it does not know. A server refuses a request with such a field, as the score might
+depend on it: an older one refuses `source`.
 """
 
 from __future__ import annotations

@@ -100,10 +100,11 @@ def _of_row(name: str, file: Path, row: str) -> Prices:
         raise UserError(f"{file}: is no list of offers: {error}") from error
     found = [offer for offer in rows.offers if offer.name == row]
     if not found:
-        known = ", ".join(sorted({offer.name for offer in rows.offers})[:3]) or "none at all"
-        raise UserError(f"{file}: has no offer `{row}`; its first are {known}")
+        known = ", ".join(sorted({offer.name for offer in rows.offers})[:3])
+        others = f"its first are {known}" if known else "it has none at all"
+        raise UserError(f"{file}: has no offer `{row}`; {others}")
     if len(found) > 1:
-        raise UserError(f"{file}: has {len(found)} offers `{row}`; leave one of them")
+        raise UserError(f"{file}: has {len(found)} offers `{row}`; remove all but one of them")
     (offer,) = found
     if {rows.currency, offer.currency} != {CURRENCY}:
         raise UserError(

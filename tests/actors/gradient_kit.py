@@ -114,8 +114,11 @@ class Office(Actor):
         self.table = SimpleNamespace(
             pace=Pace(self.profile),  # type: ignore[arg-type]
             fails_gradients=lambda worker: worker in self.failing,
+            waits_its_turn=lambda request: request in self.waiting,
         )
         self.failing: set[str] = set()
+        self.waiting: set[str] = set()
+        """Requests whose worker has something else to do before them."""
         self.shares: Any = None
         self.ranks: list[Recorder] = []
         self.gradients = GradientWork(self)  # type: ignore[arg-type]

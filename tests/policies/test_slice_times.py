@@ -48,6 +48,9 @@ def test_what_had_not_come_in_a_moment_says_nothing_of_a_link():
     times.not_there(1000, 0.1)
     times.not_there(0, 1e6)
     assert times.bytes_per_s == 500.0
+    unknown = SliceTimes()
+    unknown.not_there(10**9, 0.1)
+    assert unknown.fetch_bytes_per_s is None, "what is usual was not measured"
 
 
 def test_what_has_not_come_over_a_link_that_is_tried_again_takes_the_place_of_the_old_speed():

@@ -49,6 +49,17 @@ def test_a_folder_without_whole_weights_is_refused(make_job: MakeJob, tmp_path: 
     assert "model.safetensors is not a safetensors file" in found.problem
 
 
+def test_a_quantised_copy_beside_the_weights_is_left_alone(
+    make_job: MakeJob, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    write_safetensors(tmp_path / "model.safetensors", {"a": [10, 20]})
+    write_safetensors(tmp_path / "model_fp8.safetensors", {"a": [10, 20]}, dtype="F8_E4M3")
+    job = make_job(rewards=[{**SPEC, "clip": {"checkpoint": str(tmp_path)}}])
+    check_scorers(job, Permissions())
+    assert scorer_parameters(job.rewards[0]) == 200
+
+
 def test_quantised_weights_are_refused(make_job: MakeJob, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     write_safetensors(tmp_path / "model.safetensors", {"a": [10, 20]}, dtype="F8_E4M3")

@@ -52,6 +52,16 @@ class Leaves(Scale):
     def __init__(self):
         raise SystemExit(3)
 
+class Bare(Plain):
+    def __init__(self): ...
+
+class OfBare(Bare): ...
+
+class Takes(Bare):
+    def __init__(self, by=1): ...
+
+class OfBoth(OfBare, Takes): ...
+
 class Short:
     def score(self, images): ...
 
@@ -228,7 +238,7 @@ def test_options_that_are_not_taken_or_lack_are_refused_before_anything_is_impor
     assert "marker_of_import" not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["Made", "Data", "Open", "Elsewhere"])
+@pytest.mark.parametrize("name", ["Made", "Data", "Open", "Elsewhere", "OfBoth"])
 def test_a_class_that_may_take_any_option_is_left_to_its_import(name: str) -> None:
     check_plugin(spec(f"own_scorers.parts:{name}", by=1))
     check_plugin(spec(f"own_scorers.parts:{name}"))

@@ -393,6 +393,12 @@ class RequestTable:
         taker = self._matching.takers.get(worker)
         return taker is not None and taker.fails_gradients
 
+    def waits_its_turn(self, request_id: str) -> bool:
+        """Whether who was given a request has something else to do before it."""
+        row = self._accounts.rows.get(request_id)
+        lease = self._matching.leases.get(row.lease) if row is not None else None
+        return lease is not None and lease in self._matching.takers[lease.worker].not_begun
+
     @property
     def previewing_groups(self) -> int:
         """The same with those that preview while there is no gradient to compute."""

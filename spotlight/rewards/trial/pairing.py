@@ -55,15 +55,18 @@ def paired(names: Sequence[str], lines: Lines[Prompt], each: int) -> list[Prompt
 
 
 def with_images(lines: Lines[Prompt]) -> Lines[Prompt]:
-    """Prompts with the files of the images that are to be changed. Raises `UserError` naming the
-    line."""
+    """Prompts with the files of the images that are to be changed; prompts about one image share
+    its bytes. Raises `UserError` naming the line."""
     folder, prompts = Path(lines.source).parent, []
+    files: dict[Path, bytes] = {}
     for index, prompt in enumerate(lines.items):
         try:
-            data = read_image(image_path(folder, prompt.metadata)).data
+            path = image_path(folder, prompt.metadata)
+            if path not in files:
+                files[path] = read_image(path).data
         except ValueError as error:
             raise UserError(f"{lines.place(index)}: {error}") from error
-        prompts.append(msgspec.structs.replace(prompt, image=data))
+        prompts.append(msgspec.structs.replace(prompt, image=files[path]))
     return Lines(lines.source, prompts, lines.numbers)
 
 

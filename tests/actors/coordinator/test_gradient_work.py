@@ -269,6 +269,18 @@ async def test_a_link_is_not_blamed_where_slices_could_not_be_computed(office: O
     assert computing_next(office)
 
 
+async def test_a_link_is_not_blamed_where_workers_had_something_else_to_do_first(
+    office: Office,
+) -> None:
+    await ready(office)
+    knows_previews(office, step_s=0.1)
+    office.gradients.opened(0, update())
+    office.waiting.add(office.request(3).id)
+    office.gradients.order_of(office.request(3))
+    await asyncio.sleep(100.0)
+    assert computing_next(office)
+
+
 async def test_a_link_is_not_blamed_where_a_gradient_came(office: Office) -> None:
     await without_a_gradient(office, update())
     office.computed(office.request(2))

@@ -77,6 +77,19 @@ def test_it_denoises_what_it_was_given_before_it_computes(rig: Rig) -> None:
     assert granted(rig)[-1] == 1
 
 
+def test_it_is_known_which_gradients_wait_behind_something_else(rig: Rig) -> None:
+    rig.add("a", credits=2)
+    rig.submit(*requests(2))
+    rollouts, slices = rig.last(), gradients(20)
+    rig.compute("a")
+    rig.submit(*slices)
+    assert granted(rig)[-1] == 19
+    assert rig.table.waits_its_turn(slices[0].id)
+    assert not rig.table.waits_its_turn(slices[1].id), "nobody has it"
+    rig.complete(rollouts)
+    assert not rig.table.waits_its_turn(slices[0].id)
+
+
 def test_a_worker_that_is_there_later_computes_at_once(rig: Rig) -> None:
     rig.compute("a")
     rig.submit(*gradients(2))

@@ -57,11 +57,11 @@ def test_images_that_are_not_there_are_refused_with_the_line(images: object, pro
 
 def test_prompts_come_with_the_files_of_what_is_to_be_changed(tmp_path: Path) -> None:
     Image.new("RGB", (3, 2)).save(tmp_path / "park.png")
-    prompt = Prompt("make it winter", {"image": "park.png"})
-    found = with_images(Lines(str(tmp_path / "prompts.jsonl"), [prompt], [1]))
-    assert found.items == [
-        Prompt(prompt.text, prompt.metadata, (tmp_path / "park.png").read_bytes())
-    ]
+    prompts = [Prompt(text, {"image": "park.png"}) for text in ("make it winter", "add a dog")]
+    found = with_images(Lines(str(tmp_path / "prompts.jsonl"), prompts, [1, 2]))
+    file = (tmp_path / "park.png").read_bytes()
+    assert found.items == [Prompt(each.text, each.metadata, file) for each in prompts]
+    assert found.items[0].image is found.items[1].image, "one image is read and kept once"
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_list_of_offers_that_cannot_be_is_refused(tmp_path: Path) -> None:
     for text, said in (
         (ROWS.replace("SPOT", "1").replace("there", "here"), "has 2 offers `aws/p5/here`"),
         (ROWS.replace("SPOT", "1").replace("USD", "EUR"), "says two currencies"),
-        ('{"currency": "USD", "offers": []}', "its first are none at all"),
+        ('{"currency": "USD", "offers": []}', "it has none at all"),
         ('{"other": ' * 100_000, "is no list of offers"),
     ):
         with pytest.raises(UserError, match=said):

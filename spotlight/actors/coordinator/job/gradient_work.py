@@ -38,7 +38,7 @@ _BEGINNING = 0
 
 
 class _Granted(NamedTuple):
-    """The first slice of an update was given out."""
+    """The first slice of an update was given to a worker that had nothing else to do before it."""
 
     at: float
     """When, on the loop's clock."""
@@ -69,7 +69,7 @@ class GradientWork:
         self._number = -1
         """How many updates were taken before it; -1 while none is begun."""
         self._granted: _Granted | None = None
-        """None while no slice of it was given out, or was to no avail for want of something else
+        """None while no slice of it was given out so, or was to no avail for want of something else
         than weights."""
         self.workers = GradientWorkers(job)
 
@@ -113,7 +113,7 @@ class GradientWork:
         update = self._updates.get(rank)
         if update is None or update.opened.number != request.seed:
             return None
-        if self._granted is None:
+        if self._granted is None and not self._job.table.waits_its_turn(request.id):
             self._granted = _Granted(self._job.now(), self.workers.helping)
         opened = update.opened
         its_slice = opened.share.slices[place]
