@@ -21,7 +21,7 @@ import msgspec
 
 from spotlight.errors import JobError
 from spotlight.jobs.fields import MOST_REPEATS, Positive, Section, Weight
-from spotlight.jobs.problems import job_error, number_problem
+from spotlight.jobs.problems import job_error, option_path, option_problem
 from spotlight.types import SamplerKind
 
 if TYPE_CHECKING:
@@ -156,11 +156,10 @@ def read_options(loss: str, given: Mapping[str, Any], kind: type[_Options]) -> _
     """
     known = kind.__struct_fields__
     for name, value in given.items():
-        path = f"options.{name}" if re.fullmatch(r"\w+", name, re.ASCII) else "options"
         if name not in known:
-            raise JobError(path, _unknown_option(loss, name, known))
-        if problem := number_problem(value):
-            raise JobError(path, problem)
+            raise JobError(option_path(name), _unknown_option(loss, name, known))
+        if problem := option_problem(value):
+            raise JobError(option_path(name), problem)
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:

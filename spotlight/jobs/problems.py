@@ -71,6 +71,19 @@ def number_problem(value: Any) -> str:
     return ""
 
 
+def option_problem(value: Any) -> str:
+    """The same of an option, which may be anything: also of numbers in its lists and mappings."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    inside = map(option_problem, value) if isinstance(value, list | tuple) else ()
+    return number_problem(value) or next(filter(None, inside), "")
+
+
+def option_path(name: str) -> str:
+    """How errors call an option; one of a strange name is not repeated."""
+    return f"options.{name}" if re.fullmatch(r"\w+", name, re.ASCII) else "options"
+
+
 def job_error(message: str, data: Any, spec: type[msgspec.Struct]) -> JobError:
     """What msgspec says of `data` that is no `spec` ("problem - at `$.a.b`"), as a path and a
     problem."""

@@ -22,6 +22,7 @@ from spotlight.jobs.fields import (
     Section,
     require,
 )
+from spotlight.jobs.problems import option_path, option_problem
 from spotlight.jobs.remote_rewards import HttpSpec, JudgeSpec
 
 RewardKind = Literal[
@@ -143,6 +144,9 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             "options",
             f"belong to `kind: python`, but this reward's kind is `{self.kind}`; remove them",
         )
+        for name, value in self.options.items():
+            problem = option_problem(value)
+            require(not problem, option_path(name), problem)
         require(
             not self.python
             or re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*|[\w][\w.-]*", self.python) is not None,

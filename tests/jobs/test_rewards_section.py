@@ -68,6 +68,16 @@ def test_a_job_that_still_says_reward_is_told_what_to_write() -> None:
         ([{}, {"kind": "http"}], "rewards[1].http", "is missing; `kind: http` needs it"),
         ([{**HTTP, "kind": "ocr"}], "rewards[0].http", "this reward's kind is `ocr`; remove it"),
         ([{"options": {"a": 1}}], "rewards[0].options", "belong to `kind: python`"),
+        (
+            [{"kind": "python", "python": "a.b:C", "options": {"big": {"x": [1, 2**70]}}}],
+            "rewards[0].options.big",
+            "must be a number of 64 bits at most",
+        ),
+        (
+            [{"kind": "python", "python": "a.b:C", "options": {"a name": float("nan")}}],
+            "rewards[0].options",
+            "must be a finite number, not nan",
+        ),
         ([{"kind": "python", "python": "a b"}], "rewards[0].python", "must be `package.module:fu"),
         ([{"kind": "python", "python": "a:b:c"}], "rewards[0].python", "must be `package.module:"),
         (["ocr"], "rewards[0]", "must be a section with fields, not of type `str`"),
