@@ -43,7 +43,7 @@ class AckLog:
         self._leases_from = 0
         """Lower ones are of weights that were trained again."""
         self._done_before: frozenset[str] = frozenset()
-        """Requests that were done when they were."""
+        """Requests that were done when they were, or should have been."""
 
     def granted(self, lease: int) -> None:
         """A lease begins."""
@@ -79,14 +79,18 @@ class AckLog:
         for request_id in [each for each in self._durable if each.startswith(prefix)]:
             self._take_back(request_id)
 
-    def going_back(self, leases_from: int) -> None:
-        """A coordinator is about to go back to an earlier iteration; from then on only leases from
-        this number on count."""
-        self._done_before = frozenset(
+    def going_back(self) -> None:
+        """A coordinator is about to go back to an earlier iteration. What it takes back is
+        forgotten before it does, since it may be killed as soon as that is durable."""
+        self._done_before |= {
             request_id for request_id, step in self._durable.items() if step == _DONE
-        )
-        self._leases_from = leases_from
+        }
         self._take_all_back()
+
+    def went_back(self, leases_from: int) -> None:
+        """It has: only leases from this number on count. One that was killed before has taken back
+        nothing."""
+        self._leases_from = leases_from
 
     def _take_all_back(self) -> None:
         """Nothing of before is expected any more."""

@@ -175,10 +175,13 @@ class ActorLogs:
     def _on_state_saved(self, completed: int) -> None:
         self._tenant.kept = completed
 
-    def _on_journal_goes_back(self, leases_from: int) -> None:
+    def _on_journal_goes_back(self) -> None:
         if any(worker.grants for worker in self.workers.values()):
             self._history.came_about("weights are trained again while a worker has a lease")
-        self.acks.going_back(leases_from)
+        self.acks.going_back()
+
+    def _on_journal_went_back(self, leases_from: int) -> None:
+        self.acks.went_back(leases_from)
 
     def _on_bundles_lost(self, requests: int) -> None:
         self._history.came_about("samples were lost with the node that kept them")

@@ -279,9 +279,16 @@ class TrainerMachine(Generic[RankT]):
             return () if self._silent else self.former
         return tuple(reserved[: self.wanted]) if len(reserved) >= self.wanted else ()
 
-    def found(self, standing: Sequence[int], facts: Facts, now: float) -> list[Instruction]:
+    def found(
+        self, standing: Sequence[int], facts: Facts, now: float, term: int = 0
+    ) -> list[Instruction]:
         """The former ranks say how many iterations they have trained: -1 for one that is no trainer
-        of the job, or does not answer; nothing if there are none."""
+        of the job, or does not answer; nothing if there are none.
+
+        Args:
+            term: of the coordinator that appointed those that are trainers. Others may still hold
+                what they were appointed for before.
+        """
         if self._is_over:
             return []
         state = facts.state if facts.state_is_there else None
@@ -300,7 +307,8 @@ class TrainerMachine(Generic[RankT]):
             self._at, self._ready = at, True
             found = Note(TrainersFound(iteration=at.completed))
             here = standing[0] == at.completed
-            return [GoOnFrom(at), KeepTrainers(), found, *self._begin(can_save=here)]
+            begins = self._begin(can_save=here)
+            return [GoOnFrom(at), KeepTrainers(), ReplaceOthers(term), found, *begins]
         self.ranks = ()
         if at.origin == "checkpoint" and facts.state and now < self.listens_until:
             return []  # who has the state may still come

@@ -99,9 +99,10 @@ def test_former_trainers_are_found_when_the_last_of_them_is_there():
     assert trainers.assemble([FIRST, Worker("c/0", 12, "c")]) == [], "nobody else is appointed"
     trainers.joined("b", {11})
     assert trainers.assemble([]) == [orders.AskStandings()]
-    assert trainers.found([3, 3], AHEAD, 0.0) == [
+    assert trainers.found([3, 3], AHEAD, 0.0, TERM - 1) == [
         orders.GoOnFrom(ResumePoint(3, "trainers")),
         orders.KeepTrainers(),
+        orders.ReplaceOthers(TERM - 1),
         orders.Note(TrainersFound(iteration=3)),
         orders.Begin(can_save=True),
     ]

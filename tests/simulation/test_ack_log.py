@@ -108,7 +108,7 @@ def test_what_is_taken_back_is_not_missed(acks: AckLog, history: History, when: 
         acks.forgetting("rollout/0/")
     acks.acknowledged(commit(4))
     if when == "after":
-        acks.going_back(0)
+        acks.going_back()
     acks.check_journal({})
     assert history.violations == []
 
@@ -128,7 +128,8 @@ def test_a_grant_without_what_was_acknowledged_is_noticed(
 def test_a_lease_of_weights_that_were_trained_again_that_counts_is_noticed(
     acks: AckLog, history: History
 ) -> None:
-    acks.going_back(9)
+    acks.going_back()
+    acks.went_back(9)
     acks.saved(row(4))
     acks.acknowledging(commit(4, lease=9))
     assert history.violations == []
@@ -140,6 +141,16 @@ def test_what_was_done_before_weights_were_trained_again_may_be_said_again(
     acks: AckLog, history: History
 ) -> None:
     acks.saved(row(8, (0.5,)))
-    acks.going_back(9)
+    acks.going_back()
+    acks.went_back(9)
     acks.acknowledging(completed(lease=8))
+    assert history.violations == []
+
+
+def test_leases_still_count_when_the_coordinator_was_killed_before_it_went_back(
+    acks: AckLog, history: History
+) -> None:
+    acks.going_back()
+    acks.saved(row(4))
+    acks.acknowledging(commit(4, lease=8))
     assert history.violations == []

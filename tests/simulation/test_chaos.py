@@ -87,6 +87,13 @@ def test_jobs_and_a_session_survive_all_faults_together() -> None:
     assert {o.seed: o.violations for o in outcomes if o.violations} == {}
 
 
+def test_seeds_that_once_broke_an_invariant_are_sound() -> None:
+    """A replaced trainer that nobody told so after a kill of the coordinator, and a check that took
+    a going back for done whose coordinator was killed before."""
+    outcomes = list(run_seeds([301821, 302285]))
+    assert {o.seed: o.violations for o in outcomes if o.violations} == {}
+
+
 @pytest.mark.slow
 def test_all_faults_together_change_something() -> None:
     outcomes = list(run_seeds(range(100, 124)))

@@ -84,7 +84,8 @@ class Trainers:
                     if self._job.is_over:
                         return
                     standing = [-1 if each is None else each.completed for each in answers]
-                    to_do += self.machine.found(standing, self._facts(), self._job.now())
+                    term = max((each.term for each in answers if each is not None), default=0)
+                    to_do += self.machine.found(standing, self._facts(), self._job.now(), term)
                 case say.FetchState(at):
                     state = await self._fetch_state(at)
                     if self._job.is_over:

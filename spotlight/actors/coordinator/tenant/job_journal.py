@@ -322,7 +322,7 @@ class JobJournal:
         may still work with weights that are trained again. Until `records_follow` the other files
         of the run may say more.
         """
-        log.debug("journal_goes_back", leases_from=self.first_lease)
+        log.debug("journal_goes_back")
         changes: dict[str, bytes | None] = dict.fromkeys(
             f"{PROGRESS}{key:06d}" for key in self.progress() if key > completed
         )
@@ -335,6 +335,7 @@ class JobJournal:
         changes |= dict.fromkeys(f"published/{version:06d}" for version in gone)
         changes |= {"rewound": _encode(Rewound(self.first_lease)), RECORDS_AHEAD: b""}
         self._write(changes)
+        log.debug("journal_went_back", leases_from=self.first_lease)
 
     def records_follow(self, progress: SavedProgress) -> None:
         """The run goes on from here, and its other files say no more than this."""

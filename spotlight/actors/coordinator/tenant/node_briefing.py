@@ -116,7 +116,8 @@ class NodeBriefing:
         self._spread_weights()
 
     def replace_trainers(self, term: int) -> None:
-        """Ranks are built: tell those of earlier terms, which hold on to much memory."""
+        """Ranks are built, or were found again: tell those of earlier terms, which hold on to much
+        memory."""
         self._fleet.replace_trainers(term)
         self._fleet.send()
 
