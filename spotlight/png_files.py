@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from spotlight.files import MEBIBYTE
 
 LARGEST_FILE = 32 * 1024 * 1024
 """A file may have so many bytes."""
@@ -26,19 +29,41 @@ _ORIENTATION = 0x0112
 _FORMS = {1: "B", 3: "H", 4: "I"}
 """How a number is written, by its type in EXIF."""
 _XMP = re.compile(rb"tiff:Orientation(?:=\"|>)([0-9])")
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+"""Numbers of a pixel, by the type of its colour."""
+
+
+class _Header(NamedTuple):
+    """The content of the first chunk."""
+
+    width: int
+    height: int
+    depth: int
+    colour: int
+    compression: int
+    filtering: int
+    interlaced: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of all rows, unfolded, where they are not interlaced."""
+        bits = self.width * self.depth * _CHANNELS.get(self.colour, 1)
+        return self.height * (1 + (bits + 7) // 8)
 
 
 def png_size(data: bytes) -> tuple[int, int]:
     """(width, height) of the picture in a PNG file as a person sees it, turned as its camera says;
     raises `ValueError` saying what is wrong with it, also where it is cut off or damaged.
     """
-    chunks, texts = dict[bytes, bytes](), dict[bytes, bytes]()
+    chunks, texts, pixels = dict[bytes, bytes](), dict[bytes, bytes](), list[bytes]()
     for kind, content in _chunks(data):
         chunks[kind] = content
         texts |= _text(kind, content)
+        pixels += [content] * (kind == b"IDAT")
     if not data.startswith(_HEADER, len(_SIGNATURE)) or b"IDAT" not in chunks:
         raise ValueError("is damaged: it has no size or no pixels; copy it again")
-    width, height, depth = struct.unpack_from(">IIB", data, len(_SIGNATURE) + len(_HEADER))
+    header = _Header(*struct.unpack_from(">IIBBBBB", data, len(_SIGNATURE) + len(_HEADER)))
+    width, height, depth, *_ = header
     if not all(1 <= edge <= LONGEST_EDGE for edge in (width, height)):
         raise ValueError(f"has an edge of 0 or more than {LONGEST_EDGE} pixels; resize it")
     if max(width, height) > LONGEST_RATIO * min(width, height):
@@ -49,6 +74,7 @@ def png_size(data: bytes) -> tuple[int, int]:
         raise ValueError(
             "has 16 bits per channel and a clear colour; give it an alpha channel, or 8 bits"
         )
+    _check_pixels(pixels, header)
     return (height, width) if _orientation(chunks, texts) in _TURNED else (width, height)
 
 
@@ -68,6 +94,20 @@ def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
             raise ValueError("is damaged; copy it again")
         yield kind, data[at + 8 : end]
         at = end + 4
+
+
+def _check_pixels(parts: Iterable[bytes], header: _Header) -> None:
+    """Raise `ValueError` if pixels cannot be unfolded, or are too few; more stay folded."""
+    unfolding, left = zlib.decompressobj(), header.nbytes
+    try:
+        for part in parts:
+            while part and left > 0 and not unfolding.eof:
+                left -= len(unfolding.decompress(part, min(left, MEBIBYTE)))
+                part = unfolding.unconsumed_tail
+    except zlib.error as error:
+        raise ValueError("is damaged: its pixels cannot be unfolded; save it again") from error
+    if left > 0 and not header.interlaced:
+        raise ValueError("is damaged: it has too few pixels; save it again")
 
 
 def _text(kind: bytes, content: bytes) -> dict[bytes, bytes]:

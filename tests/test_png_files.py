@@ -44,7 +44,12 @@ def header(edge: int = 4, depth: int = 8, height: int | None = None) -> bytes:
     return chunk(b"IHDR", struct.pack(">IIBBBBB", edge, edge if height is None else height, *rest))
 
 
-PIXELS, END = chunk(b"IDAT", b"any"), chunk(b"IEND")
+def pixels(rows: int, edge: int = 4) -> bytes:
+    """Black, of a picture with 8 bits of grey."""
+    return chunk(b"IDAT", zlib.compress(bytes(rows * (1 + edge))))
+
+
+PIXELS, END = pixels(4), chunk(b"IEND")
 
 
 @pytest.mark.parametrize(
@@ -58,6 +63,9 @@ PIXELS, END = chunk(b"IDAT", b"any"), chunk(b"IEND")
         ((header(1001, height=10), PIXELS, END), "more than 100 times as long as the other"),
         ((header(10, height=1001), PIXELS, END), "more than 100 times as long as the other"),
         ((header(depth=16), chunk(b"tRNS", b"12"), PIXELS, END), "16 bits per channel and a clear"),
+        ((header(), chunk(b"IDAT", b"any"), END), "its pixels cannot be unfolded"),
+        ((header(), pixels(3), END), "it has too few pixels"),
+        ((header(), chunk(b"IDAT"), END), "it has too few pixels"),
     ],
     ids=[
         "no pixels",
@@ -68,6 +76,9 @@ PIXELS, END = chunk(b"IDAT", b"any"), chunk(b"IEND")
         "strip",
         "column",
         "clear colour",
+        "noise for pixels",
+        "a row too few",
+        "no rows",
     ],
 )
 def test_a_png_that_no_worker_could_read_is_refused(
@@ -75,6 +86,19 @@ def test_a_png_that_no_worker_could_read_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=problem):
         png_size(FILE[:8] + b"".join(chunks))
+
+
+def test_pixels_may_lie_in_several_chunks_and_be_more_than_are_needed() -> None:
+    folded = zlib.compress(bytes(9 * 5))
+    parts = chunk(b"IDAT", folded[:3]) + chunk(b"IDAT", folded[3:])
+    assert png_size(FILE[:8] + header() + parts + END) == (4, 4)
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])
+def test_a_picture_of_any_kind_that_pillow_writes_has_enough_pixels(mode: str) -> None:
+    file = io.BytesIO()
+    gradient_image(45, 31, 1).convert("L").convert(mode).save(file, "PNG")
+    assert png_size(file.getvalue()) == (45, 31)
 
 
 def exif(orientation: int) -> bytes:
