@@ -8,8 +8,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from spotlight.files import MEBIBYTE
-
 LARGEST_FILE = 32 * 1024 * 1024
 """A file may have so many bytes."""
 LONGEST_EDGE = 4096
@@ -101,9 +99,8 @@ def _check_pixels(parts: Iterable[bytes], header: _Header) -> None:
     unfolding, left = zlib.decompressobj(), header.nbytes
     try:
         for part in parts:
-            while part and left > 0 and not unfolding.eof:
-                left -= len(unfolding.decompress(part, min(left, MEBIBYTE)))
-                part = unfolding.unconsumed_tail
+            if left > 0:
+                left -= len(unfolding.decompress(part, left))
     except zlib.error as error:
         raise ValueError("is damaged: its pixels cannot be unfolded; save it again") from error
     if left > 0 and not header.interlaced:

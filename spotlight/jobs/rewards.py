@@ -93,6 +93,12 @@ class RewardSpec(Section, frozen=True, kw_only=True):
     it."""
 
     def __post_init__(self) -> None:
+        self._complete()
+        self._require_its_section()
+        self._require_own_code()
+
+    def _complete(self) -> None:
+        """Its name and its range, where the job leaves them out."""
         msgspec.structs.force_setattr(self, "name", self.name or self.kind)
         require(
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", self.name) is not None,
@@ -102,12 +108,6 @@ class RewardSpec(Section, frozen=True, kw_only=True):
         published = PUBLISHED.get(self.kind)
         if published is not None and self.range == _ANY_SHARE:
             msgspec.structs.force_setattr(self, "range", published.range)
-        require(
-            published is not None or self.clip is None,
-            "clip",
-            f"belongs to {', '.join(f'`{kind}`' for kind in PUBLISHED)}, but this reward's kind is"
-            f" `{self.kind}`; remove it",
-        )
         if self.range is not None:
             low, high = self.range
             require(
@@ -116,6 +116,15 @@ class RewardSpec(Section, frozen=True, kw_only=True):
                 f"must be two numbers, the lower one first, within {LARGEST_REWARD:,.0f} of 0, not"
                 f" {[low, high]}; or `null`",
             )
+
+    def _require_its_section(self) -> None:
+        """What belongs to its kind is there, and nothing that belongs to another one."""
+        require(
+            self.kind in PUBLISHED or self.clip is None,
+            "clip",
+            f"belongs to {', '.join(f'`{kind}`' for kind in PUBLISHED)}, but this reward's kind is"
+            f" `{self.kind}`; remove it",
+        )
         for field in ("http", "judge", "python"):
             given = getattr(self, field)
             require(
@@ -134,6 +143,9 @@ class RewardSpec(Section, frozen=True, kw_only=True):
             "must be two numbers with `judge.formula: rubric`: they are the worst and the best"
             " grade",
         )
+
+    def _require_own_code(self) -> None:
+        """What is said of the user's own code is of some, and can be sent."""
         require(
             self.kind == "python" or not self.groupwise,
             "groupwise",

@@ -280,7 +280,7 @@ class TrainerMachine(Generic[RankT]):
         return tuple(reserved[: self.wanted]) if len(reserved) >= self.wanted else ()
 
     def found(
-        self, standing: Sequence[int], facts: Facts, now: float, term: int = 0
+        self, standing: Sequence[int], facts: Facts, now: float, term: int
     ) -> list[Instruction]:
         """The former ranks say how many iterations they have trained: -1 for one that is no trainer
         of the job, or does not answer; nothing if there are none.

@@ -224,10 +224,8 @@ class TimeShares:
 
     def _edges(self) -> list[float]:
         """Those of all parts that have begun; the last one ends now."""
-        whole, end_s = (
-            (number * self._width for number in range(MOST_BUCKETS)),
-            round(self.end_s, 3),
-        )
+        end_s = round(self.end_s, 3)
+        whole = (number * self._width for number in range(MOST_BUCKETS))
         return [*(edge for edge in whole if edge < end_s - 1e-6), end_s]
 
     def _parts(self, name: str) -> list[Part]:

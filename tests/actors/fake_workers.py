@@ -95,6 +95,7 @@ class FakeWorker(Actor):
         if trainer and self.job and trainer.start.term < self.job.trainers_term:
             self.trainer = None
         if self.job is not None:
+            self.world.told_terms[self.name] = self.job.trainers_term
             if known is None or known.membership != self.job.membership:
                 self.tell(self.job.membership.runner, self.report())
             weights = self.job.weights

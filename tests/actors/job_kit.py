@@ -132,6 +132,8 @@ class World:
         self.published: list[int] = []
         self.freed: list[str] = []
         """Workers whose job was ended."""
+        self.told_terms: dict[str, int] = {}
+        """The term of the trainers that each worker was told of last."""
         self.run_store: BundleStore | None = None
         """The coordinator's; those of nodes are only told apart."""
         self.counts_time = False

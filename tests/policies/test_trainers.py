@@ -37,7 +37,7 @@ def appointed(*workers: Worker, is_sharded: bool = False) -> TrainerMachine[Work
     """Ranks that begin with the job's model, and are told to start."""
     trainers = machine(wanted=len(workers), is_sharded=is_sharded)
     trainers.assemble(workers)
-    trainers.found([], NOTHING, 0.0)
+    trainers.found([], NOTHING, 0.0, TERM - 1)
     trainers.appointed(())
     return trainers
 
@@ -55,7 +55,7 @@ def begun_without_trainers() -> TrainerMachine[Worker]:
     """The published weights carry the job, and nobody is there to train."""
     trainers = machine()
     trainers.assemble([])
-    trainers.found([], AHEAD, 0.0)
+    trainers.found([], AHEAD, 0.0, TERM - 1)
     return trainers
 
 
@@ -77,12 +77,15 @@ def published(version: int, rank: int) -> orders.HasPublished:
 def test_the_first_reserved_workers_are_appointed_when_there_are_enough():
     trainers = machine()
     assert trainers.assemble([FIRST]) == [orders.AskStandings()]
-    assert trainers.found([], NOTHING, 0.0) == []
+    assert trainers.found([], NOTHING, 0.0, TERM - 1) == []
     assert "1 of 2 are there" in trainers.waits_for(1)
     third = Worker("c/0", 12, "c")
     trainers.assemble([FIRST, SECOND, third])
     at = ResumePoint(0, "checkpoint")
-    assert trainers.found([], NOTHING, 0.0) == [orders.GoOnFrom(at), orders.FetchState(at)]
+    assert trainers.found([], NOTHING, 0.0, TERM - 1) == [
+        orders.GoOnFrom(at),
+        orders.FetchState(at),
+    ]
     start = orders.Start(TERM, 0, 2, "", 0, ())
     assert trainers.appointed(()) == [
         orders.KeepTrainers(),
@@ -114,7 +117,7 @@ def test_trainers_that_are_ahead_cannot_save_where_the_job_stands():
     for worker in (FIRST, SECOND):
         trainers.joined(worker.node, {worker.epoch})
     trainers.assemble([])
-    assert trainers.found([4, 4], AHEAD, 0.0)[-1] == orders.Begin(can_save=False)
+    assert trainers.found([4, 4], AHEAD, 0.0, TERM - 1)[-1] == orders.Begin(can_save=False)
 
 
 def test_former_trainers_that_have_not_trained_the_same_begin_anew_from_the_state():
@@ -123,7 +126,7 @@ def test_former_trainers_that_have_not_trained_the_same_begin_anew_from_the_stat
         trainers.joined(worker.node, {worker.epoch})
     trainers.assemble([])
     at = ResumePoint(3, "state")
-    assert trainers.found([3, -1], AHEAD, 0.0) == [
+    assert trainers.found([3, -1], AHEAD, 0.0, TERM - 1) == [
         orders.GoOnFrom(at, kept=(3,)),
         orders.FetchState(at),
     ]
@@ -134,7 +137,7 @@ def test_published_weights_carry_the_job_until_there_are_trainers():
     trainers = machine()
     trainers.assemble([])
     go_on = orders.GoOnFrom(ResumePoint(3, "state"), kept=(3,))
-    assert trainers.found([], AHEAD, 0.0) == [go_on, orders.Begin(can_save=False)]
+    assert trainers.found([], AHEAD, 0.0, TERM - 1) == [go_on, orders.Begin(can_save=False)]
     assert trainers.assemble([FIRST]) == []
     assert trainers.assemble([FIRST, SECOND]) == [orders.FetchState(ResumePoint(3, "state"))]
     assert orders.Begin(can_save=False) not in trainers.appointed(STATE), "it has begun"
@@ -144,17 +147,17 @@ def test_weights_that_no_node_holds_carry_nothing():
     trainers = machine()
     trainers.assemble([])
     lost = Facts(3, 0, 3, True, frozenset({3}), frozenset(), ())
-    assert trainers.found([], lost, 0.0) == []
+    assert trainers.found([], lost, 0.0, TERM - 1) == []
 
 
 def test_a_job_waits_for_whoever_may_have_its_state_while_it_listens():
     trainers = machine(listens_until=5.0)
     gone = Facts(3, 1, 3, False, frozenset(), frozenset(), ())
     trainers.assemble([FIRST, SECOND])
-    assert trainers.found([], gone, 4.9) == []
+    assert trainers.found([], gone, 4.9, TERM - 1) == []
     trainers.assemble([FIRST, SECOND])
     at = ResumePoint(1, "checkpoint")
-    assert trainers.found([], gone, 5.0) == [orders.GoOnFrom(at), orders.FetchState(at)]
+    assert trainers.found([], gone, 5.0, TERM - 1) == [orders.GoOnFrom(at), orders.FetchState(at)]
 
 
 def test_a_state_that_went_before_anybody_could_begin_from_it_is_no_model_to_begin_with():
@@ -492,7 +495,7 @@ def test_a_former_trainer_that_was_given_up_and_is_appointed_again_is_there():
     trainers.recover("a/0 is lost", 0)
     trainers.joined("a", {10})
     trainers.assemble([FIRST, SECOND])
-    trainers.found([], NOTHING, 100.0)
+    trainers.found([], NOTHING, 100.0, TERM - 1)
     trainers.appointed(())
     assert trainers.watch(1000.0) == []
 

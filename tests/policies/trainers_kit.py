@@ -175,7 +175,7 @@ class School:
                 self.asked += (self.trainers.there[rank].epoch,)
             case orders.AskStandings():
                 standing = [self.standing(rank) for rank in self.trainers.ranks]
-                self.carry_out(self.trainers.found(standing, self.facts(), self.now))
+                self.carry_out(self.trainers.found(standing, self.facts(), self.now, 1))
             case orders.GoOnFrom(at, kept):
                 self.newest = at.completed
                 if at.origin != "trainers":

@@ -416,6 +416,17 @@ async def test_a_second_coordinator_on_the_same_runs_does_not_begin(town: Town) 
     assert (await town.ended()).outcome == "finished"
 
 
+async def test_all_workers_are_told_the_term_of_trainers_that_are_found_again(town: Town) -> None:
+    await town.submit(job())
+    await in_the_rollout(town)
+    before = town.world.started[0].term
+    await town.kill()
+    town.world.told_terms.clear()
+    await town.open()
+    assert (await town.ended()).outcome == "finished"
+    assert set(town.world.told_terms.values()) == {before}
+
+
 async def test_a_restart_is_recorded(town: Town) -> None:
     await town.submit(job())
     await in_the_rollout(town)
