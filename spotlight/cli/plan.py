@@ -175,8 +175,14 @@ def _exploration(job: JobSpec, previewer: CheckpointInfo | None) -> str:
     return (
         f"{exploration.mode}{pool}, {limit} {exploration.candidates} previews per kept seed "
         f"({count(most, 'preview')} an iteration), {count(job.preview_steps, 'step')} each"
-        f"{_previewed_by(job, previewer)}{_repeats(job)}"
+        f"{_solved_by(job)}{_previewed_by(job, previewer)}{_repeats(job)}"
     )
+
+
+def _solved_by(job: JobSpec) -> str:
+    """The solver, if previews have one of their own."""
+    solver = job.exploration.preview_solver
+    return f" by {solver}" if solver not in (None, job.sampler.solver) else ""
 
 
 def _previewed_by(job: JobSpec, previewer: CheckpointInfo | None) -> str:

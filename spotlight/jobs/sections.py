@@ -30,7 +30,7 @@ from spotlight.jobs.fields import (
 )
 from spotlight.jobs.hub_names import HUB, HubName
 from spotlight.jobs.rewards import RewardSpec
-from spotlight.types import Quantize
+from spotlight.types import Quantize, Solver
 
 
 def _require_hub_name(field: str, name: str) -> None:
@@ -172,6 +172,10 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     [times]"""
     preview_steps: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
+    preview_solver: Solver | None = None
+    """How a preview of fewer steps than a rollout takes them: `euler`, or `dpmpp_2m`, which is of
+    second order from four steps on; as `sampler.solver` says when absent. Probes tell whether it
+    foretells more."""
     preview_checkpoint: str = ""
     """Another model that makes the previews, such as one of AnyFlow for a Wan that is trained: a
     folder or a name as `model.checkpoint` is. It denoises in a few steps (`preview_steps`), without
@@ -247,6 +251,12 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
         )
 
     def _require_preview_checkpoint(self) -> None:
+        require(
+            self.preview_solver is None or not self.preview_checkpoint,
+            "preview_solver",
+            "cannot be with `preview_checkpoint`, whose steps are Euler's; leave one of the two"
+            " out",
+        )
         if not self.preview_checkpoint:
             return
         require_path("preview_checkpoint", self.preview_checkpoint)

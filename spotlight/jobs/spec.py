@@ -159,6 +159,12 @@ class JobSpec(Section, frozen=True, kw_only=True):
             f"must be below `sampler.steps` ({self.sampler.steps}) with"
             f" `exploration.preview_checkpoint`, not {self.preview_steps}; 1 to 8 are usual",
         )
+        require(
+            self.preview_steps < self.sampler.steps or self.exploration.preview_solver is None,
+            "exploration.preview_solver",
+            "needs previews of fewer steps than a rollout (`exploration.preview_steps` below"
+            f" {self.sampler.steps}), which are no samples; or leave it out",
+        )
         self._require_reusable_previews()
         self._require_training()
 

@@ -103,6 +103,12 @@ def test_no_exploration_is_said() -> None:
     assert "always 4 previews per kept seed" in _words(exploration={"budget": "fixed"})
 
 
+def test_previews_with_a_solver_of_their_own_name_it() -> None:
+    exploration = {"preview_steps": 4, "preview_solver": "dpmpp_2m"}
+    assert "4 steps each by dpmpp_2m" in _words(exploration=exploration)
+    assert "4 steps each by" not in _words(exploration={"preview_steps": 4})
+
+
 def test_a_pool_without_nodes_is_left_out() -> None:
     assert "spot" not in _words(pools={"spot": {"nodes": 0}}).split("processes")[1].split("disk")[0]
 

@@ -254,6 +254,26 @@ def test_prompts_of_a_random_choice_are_not_chosen_by_their_previews() -> None:
     assert problem_of({**SMALLEST, "exploration": exploration}).path == "exploration.prompt_pool"
 
 
+@pytest.mark.parametrize(
+    ("exploration", "problem"),
+    [
+        ({"preview_steps": None}, "needs previews of fewer steps than a rollout"),
+        ({"preview_steps": 8}, "needs previews of fewer steps than a rollout"),
+        ({"mode": "none", "preview_steps": None}, "needs previews of fewer steps than a rollout"),
+        ({"preview_checkpoint": "hf:nvidia/AnyFlow"}, "cannot be with `preview_checkpoint`"),
+        ({"preview_solver": "heun"}, "heun"),
+    ],
+)
+def test_a_solver_for_previews_alone_is_refused_where_they_have_none(
+    exploration: dict[str, Any], problem: str
+) -> None:
+    asked = {"preview_steps": 2, "preview_solver": "dpmpp_2m"}
+    assert job_from_data(with_field("exploration", asked)).exploration.preview_solver == "dpmpp_2m"
+    error = problem_of(with_field("exploration", {**asked, **exploration}))
+    assert error.path == "exploration.preview_solver"
+    assert problem in error.problem
+
+
 def with_preview_checkpoint(**exploration: Any) -> dict[str, Any]:
     asked = {"preview_checkpoint": "hf:nvidia/AnyFlow", "preview_steps": 2, **exploration}
     return with_field("exploration", asked)

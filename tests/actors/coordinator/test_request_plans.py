@@ -89,6 +89,17 @@ def test_every_image_of_a_job_is_denoised_with_its_solver() -> None:
     assert {each.solver for each in settings} == {"dpmpp_2m"}
 
 
+def test_previews_of_fewer_steps_may_be_taken_by_another_solver_than_samples() -> None:
+    spec = job(exploration={"preview_steps": 1, "preview_solver": "dpmpp_2m"})
+    assert preview_settings(spec, 0).solver == "dpmpp_2m"
+    assert rollout_settings(spec, 0).solver == evaluation_settings(spec).solver == "euler"
+
+
+def test_previews_that_become_samples_are_taken_by_the_solver_of_samples() -> None:
+    spec = job(exploration={"preview_steps": 1, "preview_solver": "dpmpp_2m"})
+    assert preview_settings(spec, 0, are_samples=True) == rollout_settings(spec, 0)
+
+
 def test_validation_images_have_the_guidance_of_rollouts_unless_the_job_says_otherwise() -> None:
     plain = job(sampler=SAMPLER)
     assert evaluation_settings(plain).guidance == rollout_settings(plain, 0).guidance == 3.0

@@ -107,9 +107,9 @@ def rollout_settings(job: JobSpec, iteration: int) -> SamplingSettings:
 def preview_settings(
     job: JobSpec, iteration: int, *, are_samples: bool = False
 ) -> SamplingSettings:
-    """How the candidates of an iteration are previewed: as its samples will be, or without noise
-    when the steps differ. A model of its own for previews has guidance in its weights and its own
-    schedule, and its steps are Euler's.
+    """How the candidates of an iteration are previewed: as its samples will be, or without noise,
+    and perhaps by another solver, when the steps differ. A model of its own for previews has
+    guidance in its weights and its own schedule, and its steps are Euler's.
 
     Args:
         are_samples: they take all steps, whatever the job says.
@@ -117,8 +117,9 @@ def preview_settings(
     if are_samples or job.preview_steps == job.sampler.steps:
         return rollout_settings(job, iteration)
     settings = _settings(job, job.preview_steps, None)
-    if not job.exploration.preview_checkpoint:
-        return settings
+    asked = job.exploration
+    if not asked.preview_checkpoint:
+        return msgspec.structs.replace(settings, solver=asked.preview_solver or settings.solver)
     return msgspec.structs.replace(
         settings, preview_model=True, guidance=1.0, shift=None, solver="euler"
     )
