@@ -9,7 +9,7 @@
 - `pools`: with spot pools of 4 and 16 GPUs.
 - `tuning`: the trials of settings on seed 0, which no other part uses.
 - `staleness`: does the ranking of seeds survive updates, on tasks whose prompts are alike?
-- `half-way`: do predicted clean images foretell rewards, on samples of 20 steps?
+- `half-way`: do predicted clean images, or previews of fewer steps, foretell rewards?
 - `two-core`: time to target by the wall clock, as real processes, with exploration and without.
 - `planner`: `benchmarks.exploration_planner`.
 

@@ -75,9 +75,12 @@ class _Denoised:
     """Images of the same seeds for any prompt, and what they are worth."""
 
     def __init__(self, job: JobSpec, seeds: Sequence[int]) -> None:
-        from spotlight.diffusion.checkpoints import load_model  # torch: not for --help
+        import torch  # not for --help
+
+        from spotlight.diffusion.checkpoints import load_model
         from spotlight.rewards.base import build_scorer
 
+        torch.set_num_threads(1)  # of such small tensors several threads would only be in their way
         self._settings = rollout_settings(job, 0)
         self._batch, self._seeds = job.sampler.micro_batch, seeds
         self._model = load_model(job.model)

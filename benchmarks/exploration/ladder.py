@@ -133,6 +133,9 @@ LADDER: dict[str, Rung] = {
     "reserved": Rung("the reserved GPUs alone", _not_chosen, in_turn, is_alone=True),
     "rollouts": Rung("reserved GPUs with spot rollouts", _not_chosen, spot_waits),
     "pipelined": Rung("spot rollouts, one step behind", _of("pipelined"), by_pull(beside)),
+    "pipelined-eight-euler-steps": Rung(
+        "the same, eight Euler steps", _of("pipelined", trial="other-sampler"), by_pull(beside)
+    ),
     "data-parallel": Rung("all train", _all_train, in_turn, on_reserved=True),
     "data-parallel-on-spot": Rung(
         "all train, on spot", _all_train, in_one_group(in_turn), on_spot=True

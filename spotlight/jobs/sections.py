@@ -174,8 +174,8 @@ class ExplorationSpec(Section, frozen=True, kw_only=True):
     """Denoising steps of a preview; the rollout's when absent. [steps]"""
     preview_solver: Solver | None = None
     """How a preview of fewer steps than a rollout takes them: `euler`, or `dpmpp_2m`, which is of
-    second order from four steps on; as `sampler.solver` says when absent. Probes tell whether it
-    foretells more."""
+    second order from four steps on; as `sampler.solver` says when absent. It is for samples of many
+    Euler steps, if previews of second order agree more with them, which probes tell."""
     preview_checkpoint: str = ""
     """Another model that makes the previews, such as one of AnyFlow for a Wan that is trained: a
     folder or a name as `model.checkpoint` is. It denoises in a few steps (`preview_steps`), without
