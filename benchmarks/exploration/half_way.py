@@ -42,6 +42,9 @@ def half_way(*, quick: bool) -> dict[str, Any]:
     """`clean_image_agreement`, by the number of steps taken, and `preview_agreement`, by solver and
     number of steps: the rank correlation, over the seeds of a prompt, of that image's reward with
     that of the finished sample; the median of prompts."""
+    import torch  # not for --help
+
+    torch.set_num_threads(1)  # of such small tensors several threads would only get in their way
     job = virtual_job(LONG, OURS, 11)
     prompts = read_prompt_lines(job.prompts.train).items[: _QUICK_PROMPTS if quick else _PROMPTS]
     seeds = range(_FIRST_SEED, _FIRST_SEED + (_QUICK_SEEDS if quick else _SEEDS))
@@ -75,12 +78,9 @@ class _Denoised:
     """Images of the same seeds for any prompt, and what they are worth."""
 
     def __init__(self, job: JobSpec, seeds: Sequence[int]) -> None:
-        import torch  # not for --help
-
         from spotlight.diffusion.checkpoints import load_model
         from spotlight.rewards.base import build_scorer
 
-        torch.set_num_threads(1)  # of such small tensors several threads would only be in their way
         self._settings = rollout_settings(job, 0)
         self._batch, self._seeds = job.sampler.micro_batch, seeds
         self._model = load_model(job.model)
