@@ -187,6 +187,6 @@ def _compared(run: SharedRun) -> Done:
         samples = {train["iteration"]: len(train["samples"]) for train in trained}
         job = its.scenario.job
         iterations += job.iterations
-        equal += sum(left.get(n) == after for n, (after, _) in enumerate(its.undisturbed))
+        equal += sum(left.get(n) == after for n, after in enumerate(its.undisturbed))
         lost += job.iterations * job.samples_per_iteration - sum(samples.values())
     return Done(iterations, equal, lost, len(run.history.violations))

@@ -186,6 +186,10 @@ class ActorLogs:
     def _on_bundles_lost(self, requests: int) -> None:
         self._history.came_about("samples were lost with the node that kept them")
 
+    def _on_samples_made_again(self, iteration: int, weights_version: int, **_: object) -> None:
+        whose = "that they had" if weights_version < iteration else "of their iteration"
+        self._history.came_about(f"lost samples were made again with the weights {whose}")
+
     def _on_checkpoint_saved(self, completed: int, validated: tuple[int, ...]) -> None:
         self._history.add_of(
             current_tenant(), "checkpoint", completed=completed, validated=validated

@@ -25,7 +25,7 @@ from spotlight_simulation.fault_injector import disturbed
 from spotlight_simulation.faults import KINDS, SESSION_KINDS, FaultKind
 from spotlight_simulation.freezing import FreezableLoop
 from spotlight_simulation.history import SITUATIONS, History
-from spotlight_simulation.invariants import check, trains_on_older, workers_are_free_again
+from spotlight_simulation.invariants import check, workers_are_free_again
 from spotlight_simulation.job_life import (
     Run,
     Scenario,
@@ -179,17 +179,17 @@ def run_seed(seed: int, kinds: Sequence[FaultKind] = KINDS) -> tuple[Outcome, Hi
     return outcome, history
 
 
-def undisturbed_weights(job: JobSpec) -> tuple[tuple[str, bool], ...]:
-    """What every iteration of a job with exact training leaves when nothing happens to it, and
-    whether it trains on samples of the weights before; it is the same on every cluster, and for
-    every job that explores so and begins with the same weights."""
+def undisturbed_weights(job: JobSpec) -> tuple[str, ...]:
+    """What every iteration of a job with exact training leaves when nothing happens to it; it is
+    the same on every cluster, and for every job that explores so and begins with the same
+    weights."""
     return _undisturbed_weights(job.exploration, job.seed, job.iterations)
 
 
 @cache
 def _undisturbed_weights(
     exploration: ExplorationSpec, seed: int, iterations: int
-) -> tuple[tuple[str, bool], ...]:
+) -> tuple[str, ...]:
     with (
         scratch_folder() as folder,
         silence(),
@@ -200,9 +200,7 @@ def _undisturbed_weights(
         job = msgspec.structs.replace(plain, exploration=exploration)
         made = Scenario(job, nodes, (), True)
         run = runner.run(simulate(0, made, folder))
-    return tuple(
-        (str(train["after"]), trains_on_older(train)) for train in run.history.all("train")
-    )
+    return tuple(str(train["after"]) for train in run.history.all("train"))
 
 
 def needed_steps(job: JobSpec) -> int:

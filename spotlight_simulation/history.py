@@ -42,6 +42,8 @@ SITUATIONS = (
     "a node goes over to another job",
     "a slice is added that another worker computed",
     "samples were lost with the node that kept them",
+    "lost samples were made again with the weights that they had",
+    "lost samples were made again with the weights of their iteration",
     *(f"a message was lost: {name}" for name in MESSAGES),
     *(f"an answer came late: {name}" for name in sorted(set(ANSWERS))),
 )

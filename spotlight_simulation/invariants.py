@@ -16,6 +16,7 @@ from spotlight.policies.exploration.reuse import may_reuse
 from spotlight.record.run_events import (
     GroupDropped,
     RunEvent,
+    SamplesMadeAgain,
     SamplesOutdated,
     WorkerStateBegan,
     decode_event,
@@ -260,20 +261,24 @@ def weights_follow_from_the_samples(run: Run) -> Iterable[str]:
 
 def faults_change_nothing(run: Run) -> Iterable[str]:
     """Where training is exact and nothing had to be given up, every iteration leaves the weights
-    that it leaves in an undisturbed run; unless samples that were made ahead were lost, so that
-    their seeds were denoised again with newer weights."""
+    that it leaves in an undisturbed run; unless samples that were made ahead were lost, and
+    everybody who had the weights that they were made with, and the run says so."""
     if not run.undisturbed or any(run.history.effective[kind] for kind in _COST_SAMPLES):
         return
     if run.cluster.logs.abandoned or any(isinstance(it, GroupDropped) for it in _events(run)):
         return
+    are_newer = {
+        event.iteration
+        for event in _events(run)
+        if isinstance(event, SamplesMadeAgain) and event.weights_version == event.iteration
+    }
     for train in run.history.all("train"):
         if train["iteration"] >= len(run.undisturbed):
             yield f"without faults iteration {train['iteration']} is not trained"
             return
-        after, are_older = run.undisturbed[int(train["iteration"])]
-        if are_older and not trains_on_older(train):
+        if train["iteration"] in are_newer:
             return
-        if train["after"] != after:
+        if train["after"] != run.undisturbed[int(train["iteration"])]:
             yield f"iteration {train['iteration']} leaves other weights than without faults"
 
 
@@ -428,11 +433,6 @@ def lag_of(request: str) -> int:
     """How many versions the weights of a sample are older than those of its iteration."""
     _, iteration, version, *_ = request.split("/")
     return int(iteration) - int(version)
-
-
-def trains_on_older(train: Any) -> bool:
-    """Whether all samples of an iteration were made with the weights before."""
-    return all(lag_of(request) == 1 for request, *_ in train["samples"])
 
 
 def _is_finished(run: Run) -> bool:

@@ -108,9 +108,8 @@ class Run:
     """How the job ended each time, with the reason."""
     job_id: str = ""
     """Its id, once it is in the queue."""
-    undisturbed: tuple[tuple[str, bool], ...] = ()
-    """The weights that every iteration leaves without faults, and whether it trains on samples of
-    the weights before; there if training is exact."""
+    undisturbed: tuple[str, ...] = ()
+    """The weights that every iteration leaves without faults; there if training is exact."""
 
     @property
     def run_folder(self) -> Path:

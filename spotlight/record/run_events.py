@@ -332,6 +332,20 @@ class SamplesRegenerated(RunEvent, frozen=True, kw_only=True, tag="samples_regen
     """The greatest drift up to which previews are trained on."""
 
 
+class SamplesMadeAgain(RunEvent, frozen=True, kw_only=True, tag="samples_made_again"):
+    """Samples that were made ahead are lost with the machine that kept them, or an iteration begins
+    again for which they were kept no longer: their seeds are denoised again."""
+
+    iteration: int
+    """The iteration whose samples are denoised again."""
+    samples: int
+    """The number of samples that are denoised again."""
+    weights_version: int
+    """The weights with which they are denoised: with those before the iteration's own they are the
+    same samples, bit for bit; with its own, which are taken if nobody has the others, they are
+    not."""
+
+
 # --- nodes and workers ---
 
 

@@ -27,6 +27,7 @@ from spotlight.record.run_events import (
     RunEvent,
     RunFinished,
     RunStarted,
+    SamplesMadeAgain,
     SamplesRegenerated,
     ScorerFailed,
     SegmentBegan,
@@ -162,6 +163,10 @@ def event_words(event: RunEvent) -> tuple[str, str, bool] | None:
             how_far = NONE if drift is None else f"{drift:.3g}"
             why = f"the velocity has moved by {how_far} of its square, at most {most:g} is allowed"
             return "Samples denoised again", f"for iteration {iteration}: {why}", False
+        case SamplesMadeAgain(iteration=iteration, samples=samples, weights_version=version):
+            bits = "the same bits" if version < iteration else "other bits: nobody has older ones"
+            what = f"{samples} of iteration {iteration} that were made ahead are not there"
+            return "Samples made again", f"{what}; with weights {version}, so {bits}", False
         case PreviewsMisled(iteration=iteration, agreement=found, least=least):
             why = f"those of few steps agree with finished samples by {found}, less than {least}"
             return "Previews take all steps", f"for iteration {iteration}: {why}", False

@@ -115,6 +115,7 @@ class Depot:
         runner.journal, runner.record = self.journal, self.record
         runner.rollouts = SimpleNamespace(release=self.used.append)
         runner.keepers = SimpleNamespace(released=lambda: None)
+        runner.publisher = SimpleNamespace(state_kept=lambda: None)
         runner.saved, runner.exported = self.checkpointed.append, self._count_export
         self.states = runner.states = TrainingStates(runner)
         self.team = runner.team = Trainers(runner)

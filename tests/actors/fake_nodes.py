@@ -9,12 +9,25 @@ import msgspec
 from fake_workers import FakeWorker
 from job_kit import STORE, World
 
-from spotlight.actors.protocol.down import NodePlan, NodeRefused, WeightsOffer, WorkerPlan
-from spotlight.actors.protocol.up import NodeNotice, NodeReport, WorkerRefs, WorkerReport
+from spotlight.actors.protocol.down import (
+    DropBundles,
+    NodePlan,
+    NodeRefused,
+    WeightsOffer,
+    WorkerPlan,
+)
+from spotlight.actors.protocol.up import (
+    MissedWeights,
+    NodeNotice,
+    NodeReport,
+    WorkerRefs,
+    WorkerReport,
+)
 from spotlight.actors.runtime import Actor, ActorRef, ActorSystem, Down, handles
 from spotlight.errors import ActorError
 from spotlight.record.ledger import WorkerTimes
-from spotlight.types import BundleOffer
+from spotlight.transport.tensors.shares import Share
+from spotlight.types import BundleOffer, StoreEndpoint
 
 
 class FakeNode(Actor):
@@ -46,6 +59,7 @@ class FakeNode(Actor):
         self._apart = apart
         self.store = STORE
         self._held: set[WeightsOffer] = set()
+        self._missed: tuple[MissedWeights, ...] = ()
         self._worked: list[tuple[str, float]] = [("", asyncio.get_running_loop().time())]
         """For which jobs, each since when."""
 
@@ -91,8 +105,10 @@ class FakeNode(Actor):
             followed.number if followed is not None else 0,
             self.plan.job.job_id if self.plan.job is not None else "",
             self.plan.job.weights if self.plan.job is not None else (),
+            missed=self._missed,
             times=self._times() if self.world.counts_time else (),
             price=self.world.prices.get(self.pool),
+            share=self._share(),
         )
         try:
             answer = await self.ask(self.coordinator, report, timeout_s=10.0)
@@ -102,6 +118,13 @@ class FakeNode(Actor):
             self.watch(answer.coordinator)
             self._follow(answer)
         return not isinstance(answer, NodeRefused)
+
+    def _share(self) -> StoreEndpoint | None:
+        if not self.world.nodes_keep_samples:
+            return None
+        secret = msgspec.structs.replace(self.store, token=f"secret-{self.store.port}")
+        self.world.shares[self.name] = Share(secret)
+        return secret
 
     def _times(self) -> tuple[WorkerTimes, ...]:
         """What its worker did is `idle` all the time."""
@@ -142,12 +165,20 @@ class FakeNode(Actor):
         told = known.notice.number if known is not None and known.notice is not None else 0
         self.followed, job = plan, plan.job
         if job is not None:
+            if job.versions and self.world.versions[-1:] != [job.versions]:
+                self.world.versions.append(job.versions)
             weights = tuple(
                 self._own(offer)
                 for offer in job.weights
                 if offer.store.place in self.world.there or self._own(offer) in self._held
             )
             self._held |= set(weights)
+            there = {each.version for each in weights}
+            self._missed = tuple(
+                MissedWeights(each.version, each.store)
+                for each in job.weights
+                if each.version not in there
+            )
             job = msgspec.structs.replace(job, weights=weights)
         elif not plan.over:
             job = self.plan.job
@@ -169,6 +200,10 @@ class FakeNode(Actor):
 
         rollout, evaluation = (tuple(map(own, it)) for it in (offer.rollout, offer.evaluation))
         return WeightsOffer(offer.version, rollout, evaluation)
+
+    @handles(DropBundles)
+    async def on_drop(self, message: DropBundles) -> None:
+        """Its store has none."""
 
     @handles(WorkerReport)
     async def on_report(self, message: WorkerReport) -> None:

@@ -182,7 +182,12 @@ class FakeWorker(Actor):
     def _bundle(self, grant: Grant, step: int) -> BundleOffer:
         key = f"{self.name}/{self.epoch}-{grant.lease}"
         is_last = step == grant.requests[0].settings.steps
-        return offer(f"samples/{key}" if is_last else f"commits/{key}-{step}")
+        key = f"samples/{key}" if is_last else f"commits/{key}-{step}"
+        keeper = self.job.membership.keeper if self.job is not None else None
+        if keeper is None:
+            return offer(key)
+        there = offer(key, self.world.shares[keeper.node].readable(key))
+        return msgspec.structs.replace(there, keeper=keeper.node)
 
     async def _score(self, grant: Grant, taken: int) -> None:
         """After so many steps here."""

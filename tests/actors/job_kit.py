@@ -15,6 +15,7 @@ from spotlight.jobs import JobSpec, job_from_data
 from spotlight.policies.exploration.planners import derived_seed
 from spotlight.record.ledger import Price
 from spotlight.transport.tensors import BundleStore
+from spotlight.transport.tensors.shares import Share
 from spotlight.types import BundleOffer, Request, RequestId, SamplingSettings, StoreEndpoint
 
 MessageT = TypeVar("MessageT", bound=Message)
@@ -130,6 +131,8 @@ class World:
         self.trained: list[Train] = []
         self.started: list[StartTrainer] = []
         self.published: list[int] = []
+        self.versions: list[tuple[int, ...]] = []
+        """The weights versions that nodes were to hold, one set after the other."""
         self.freed: list[str] = []
         """Workers whose job was ended."""
         self.told_terms: dict[str, int] = {}
@@ -140,6 +143,9 @@ class World:
         """Whether nodes say what their workers do."""
         self.prices: dict[str, Price] = {}
         """What nodes say that they cost, by pool."""
+        self.nodes_keep_samples = False
+        self.shares: dict[str, Share] = {}
+        """What nodes then share of their stores, by name."""
         self.there: set[Any] = set()
         """Places of the stores of nodes that are there."""
         self.left: dict[tuple[Any, str], int] = {}

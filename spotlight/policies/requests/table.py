@@ -130,6 +130,10 @@ class RequestTable:
             self._matching.waiting.reorder()
         return [self._accounts.sample_of(request) for request in chosen]
 
+    def knows(self, request: Request) -> bool:
+        """Whether a request was submitted to this table, and is not released."""
+        return request.id in self._accounts.rows
+
     def withdraw(self, kind: RequestKind, now: float) -> tuple[list[Request], list[Instruction]]:
         """Nobody wants what is not in work of a kind, here or at a worker; returns it."""
         takers = self._matching.takers.values()

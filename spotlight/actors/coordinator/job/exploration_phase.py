@@ -162,18 +162,22 @@ class ExplorationPhase:
         if self._finishing is not None:
             self._finishing.finished(one.request.id for one in results)
             self._end_finishing()
-        return [one for one in results if not is_finishing(one.request)]
+        return [one for one in results if not self._is_ahead(one.request)]
 
     def samples_given_up(self, requests: Sequence[Request], reason: str) -> list[Request]:
         """Samples could not be denoised or scored; returns those that were not to be finished
         ahead. The prompt groups of the others are made anew."""
-        others = [request for request in requests if not is_finishing(request)]
+        others = [request for request in requests if not self._is_ahead(request)]
         if self._finishing is not None and len(others) < len(requests):
             count = len(requests) - len(others)
             self._job.log.lines.warning("samples_given_up", count=count, reason=reason)
             self._finishing.given_up(request.id for request in requests)
             self._end_finishing()
         return others
+
+    def _is_ahead(self, request: Request) -> bool:
+        """Whether a sample is finished ahead, rather than made again since it was lost."""
+        return is_finishing(request) and not self._job.rollouts.expects(request)
 
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that

@@ -307,11 +307,12 @@ class JobRunner(Tenant):
         self.briefing.repeat(everything=everything)
 
     def _look_for_lost_weights(self) -> None:
-        """No node may have the weights any more with which previews or a validation are to be made,
-        as their trainers have trained on: others make them again, from the state before."""
+        """No node may have the weights any more with which previews, a validation or samples that
+        were lost are to be made, as their trainers have trained on: others make the weights again,
+        from the state before, or the samples with newer ones."""
         if not self.team.machine.is_idle:
             return
-        for version in sorted(self.machine.needs_weights_of):
+        for version in sorted(self.machine.needs_weights_of | self.rollouts.needs_weights_of):
             if self.publications.is_lost(version):
                 self.publisher.forget(version)
                 return self.team.recover(f"no node has the weights of version {version} any more")

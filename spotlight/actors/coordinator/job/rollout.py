@@ -46,6 +46,11 @@ class Rollout:
         """Open requests that nobody could denoise any more with these weights versions."""
         return sum(request.weights_version not in kept_versions for request in self._open.values())
 
+    @property
+    def versions(self) -> frozenset[int]:
+        """The weights versions with which open requests are denoised."""
+        return frozenset(request.weights_version for request in self._open.values())
+
     def add(self, results: Sequence[Result], *, restored: bool = False) -> list[Result]:
         """Samples are scored, perhaps by an earlier coordinator; those that are not open (dropped,
         or of another iteration) change nothing. Returns those whose bundles nobody needs.

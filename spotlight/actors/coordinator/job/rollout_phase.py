@@ -22,7 +22,13 @@ from spotlight.actors.coordinator.tenant.request_plans import (
 from spotlight.policies.advantages import all_equal
 from spotlight.policies.exploration.reuse import rewards_to_train_on
 from spotlight.policies.exploration.reward_scales import weighted_mean
-from spotlight.record.run_events import SEE_EVENTS, GroupDropped, RewardsFlat, SamplesOutdated
+from spotlight.record.run_events import (
+    SEE_EVENTS,
+    GroupDropped,
+    RewardsFlat,
+    SamplesMadeAgain,
+    SamplesOutdated,
+)
 from spotlight.types import Request, Result
 
 if TYPE_CHECKING:
@@ -67,10 +73,12 @@ class RolloutPhase:
         reused, probed = self._reused(iteration, rollouts), list[Result]()
         groups = {result.request.group for result in reused}
         lacking = [request for request in rollouts if request.group not in groups]
+        lacking = self._made_again(iteration, lacking)
         self._to_submit = [*lacking, *probes]
-        if latest.finished:  # a probe that is not there would say something else by now
-            probed = self._there(iteration, map(finishing_of, probes))
-            probes, self._to_submit = tuple(result.request for result in probed), lacking
+        if latest.finished:
+            probed, lost = self._probed(iteration, probes)
+            probes = (*(result.request for result in probed), *lost)
+            self._to_submit = [*lacking, *lost]
         self.rollout = Rollout([*(result.request for result in reused), *lacking], probes)
         self.rollout.add([*reused, *probed])
         metrics.samples_reused = len(reused)
@@ -99,6 +107,42 @@ class RolloutPhase:
         lacking = Counter(request.group for request in wanted)
         lacking.subtract(result.request.group for result in results)
         return [result for result in results if not lacking[result.request.group]]
+
+    def _made_again(self, iteration: int, lacking: Sequence[Request]) -> list[Request]:
+        """The same, but samples that had been made ahead, and are lost, are made again with the
+        weights that they had, if somebody has these: then they have the same bits."""
+        reused = self._job.progress.exploration.latest.reused
+        lost = {request.id for request in lacking if request.group in reused}
+        if not lost or not self._spec.trains_on_older:
+            return list(lacking)
+        version = iteration - 1 if self._are_there_weights_before(iteration) else iteration
+        self._job.record.event(
+            SamplesMadeAgain(iteration=iteration, samples=len(lost), weights_version=version)
+        )
+        if version == iteration:
+            return list(lacking)
+        return [finishing_of(each) if each.id in lost else each for each in lacking]
+
+    def _are_there_weights_before(self, iteration: int) -> bool:
+        """Whether nodes still have the weights with which samples of an iteration are made
+        ahead."""
+        return iteration - 1 in self._job.publications
+
+    def _probed(
+        self, iteration: int, probes: Sequence[Request]
+    ) -> tuple[list[Result], list[Request]]:
+        """The finished probes that are there, and those that are lost and can be made again: with
+        other weights they would say something else."""
+        finished = [finishing_of(probe) for probe in probes]
+        probed = self._there(iteration, finished)
+        if not self._are_there_weights_before(iteration):
+            return probed, []
+        there = {result.request.id for result in probed}
+        return probed, [
+            probe
+            for probe in finished
+            if probe.id not in there and not self._job.requests.knows(probe)  # given up
+        ]
 
     def _there(self, iteration: int, chosen: Iterable[Request]) -> list[Result]:
         """What is there of these, which were done ahead."""
@@ -134,6 +178,15 @@ class RolloutPhase:
             self._dropped_for = reason
             self.rollout.drop_group(group)
         self._end_if_complete()
+
+    def expects(self, request: Request) -> bool:
+        """Whether a sample or probe of the iteration is waited for."""
+        return self.rollout.expects(request)
+
+    @property
+    def needs_weights_of(self) -> frozenset[int]:
+        """The weights versions before those of the iteration that samples are still made with."""
+        return self.rollout.versions - {self._job.progress.metrics.iteration}
 
     def note_outdated(self, versions: Collection[int]) -> None:
         """Only these weights versions are kept: samples of others cannot be made any more."""

@@ -88,6 +88,7 @@ class TrainingStates:
         for iteration in range(before.completed if before else 0, state.completed):
             self._job.rollouts.release(iteration)
         self._job.keepers.released()
+        self._job.publisher.state_kept()
 
     def go_on(self, completed: int, committed: int, *, can_save: bool) -> None:
         """What an earlier runner of the job may have left undone: the trainers, which are there,
@@ -109,6 +110,15 @@ class TrainingStates:
         self._record.write(lambda: self._journal.save_state(None))
 
     # --- for trainers that begin ---
+
+    @property
+    def samples_made_with(self) -> frozenset[int]:
+        """The weights version with which samples were made ahead that lost trainers would have to
+        train on again; none where no samples are made ahead."""
+        kept = self._journal.state() or self._journal.checkpoint()
+        if kept is None or not self._job.spec.trains_on_older:
+            return frozenset()
+        return frozenset({kept.completed - 1})
 
     @property
     def kept(self) -> tuple[int, StateParts]:

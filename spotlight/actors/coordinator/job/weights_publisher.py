@@ -43,7 +43,7 @@ class WeightsPublisher:
         offer = WeightsOffer(parts.version, parts.rollout, parts.evaluation)
         version = offer.version
         was_lost = version in self._job.publications
-        keep = {version, version - 1, *self._job.validations.versions}
+        keep = self._needed(version)
         self._job.rollouts.note_outdated(keep)
         self._job.publications.add(offer, keep)
         self._job.record.write(lambda: self._job.journal.save_publication(offer, keep))
@@ -52,6 +52,22 @@ class WeightsPublisher:
             self._job.briefing.weights_published()
         else:
             self._release(version)
+
+    def state_kept(self) -> None:
+        """Lost trainers go on from a newer state: nodes need fewer versions."""
+        publications = self._job.publications
+        needed = self._needed(publications.newest)
+        if unneeded := publications.versions - needed:
+            publications.keep(needed)
+            for version in sorted(unneeded):
+                self._job.journal.drop_publication(version)
+            self._job.briefing.weights_published()
+
+    def _needed(self, newest: int) -> set[int]:
+        """The versions with which something may still be made: samples and previews, validations,
+        and what lost trainers would have to train on again."""
+        again = self._job.states.samples_made_with
+        return {newest, newest - 1, *self._job.validations.versions, *again}
 
     def _release(self, version: int) -> None:
         self._job.briefing.weights_published()

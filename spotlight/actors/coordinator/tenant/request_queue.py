@@ -131,6 +131,10 @@ class RequestQueue:
         self._remember()
         return self._table.previewed(iteration, chosen)
 
+    def knows(self, request: Request) -> bool:
+        """Whether a request was submitted, and is not released."""
+        return self._table.knows(request)
+
     def _remember(self) -> None:
         if not self._remembers:  # only now is it settled from where the run goes on
             self._remembers = True

@@ -33,6 +33,7 @@ _LEVELS: dict[type[RunEvent], Level] = {
     run_events.RewardFell: "warning",
     run_events.ExplorationReduced: "info",
     run_events.SamplesRegenerated: "info",
+    run_events.SamplesMadeAgain: "warning",
     run_events.PreviewsMisled: "info",
     run_events.SamplesOutdated: "error",
     run_events.NodeMustWait: "info",

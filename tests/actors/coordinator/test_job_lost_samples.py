@@ -1,0 +1,173 @@
+"""A whole job that loses samples which were made ahead with the node that kept them, with fake
+workers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from job_kit import job
+from town_kit import Town, calm, events, iterations, trained_samples
+
+from spotlight.actors.protocol.trainer import Train
+from spotlight.jobs import JobSpec
+from spotlight.policies.exploration.planners import derived_seed
+from spotlight.types import Request
+
+pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
+
+SAMPLES = 8
+ITERATIONS = 4
+LOST = 2
+"""The iteration that is trained, or for which previews are made, when its samples are lost."""
+
+REUSE = {"reuse": True}
+FINISH = {"finish": "previous", "preview_steps": 1, "probes": 4, "random_groups": 0}
+
+
+def spec(exploration: dict[str, Any], budget: str = "fixed") -> JobSpec:
+    explored = {"candidates": 2, "budget": budget, **exploration}
+    return job(name="lost", iterations=ITERATIONS, exploration=explored)
+
+
+def follows_from_latents(wanted: Request) -> float:
+    """A sample is as good as what is denoised, whatever it is called."""
+    settings = wanted.settings
+    return (
+        derived_seed(wanted.weights_version, settings.steps, wanted.prompt, wanted.seed) % 997 / 997
+    )
+
+
+def last_of_each(trained: list[Train]) -> list[Train]:
+    return list({train.iteration: train for train in trained}.values())
+
+
+async def reference(town: Town, the_job: JobSpec) -> list[list[tuple[str, float]]]:
+    """What is trained where nothing is lost; from now on nodes that train keep the samples."""
+    town.world.reward = follows_from_latents
+    found = trained_samples(await calm(town, the_job))
+    town.world.reward, town.world.nodes_keep_samples = follows_from_latents, True
+    return found
+
+
+def made_again(run: str) -> list[tuple[int, int, int]]:
+    told = events(run, "samples_made_again")
+    return [(each["iteration"], each["samples"], each["weights_version"]) for each in told]
+
+
+@pytest.mark.parametrize("exploration", [REUSE, FINISH], ids=["reuse", "finish"])
+async def test_they_are_made_again_with_the_weights_of_their_previews(
+    town: Town, exploration: dict[str, Any]
+) -> None:
+    the_job = spec(exploration)
+    expected = await reference(town, the_job)
+    await town.join("spare", "reserved")
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.nodes["reserved"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1)]
+    assert trained_samples(last_of_each(town.world.trained)) == expected
+
+
+@pytest.mark.parametrize("exploration", [REUSE, FINISH], ids=["reuse", "finish"])
+async def test_these_weights_are_kept_until_nobody_can_have_to_train_on_them_again(
+    town: Town, exploration: dict[str, Any]
+) -> None:
+    """Newer weights are published long before the next seeds are chosen, and the state is kept."""
+    the_job = spec(exploration)
+    expected = await reference(town, the_job)
+    town.world.denoise_s = 25.0
+    await town.join("spare", "reserved")
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "publish" and now.weights_version == LOST + 1)
+    await town.nodes["reserved"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1)]
+    assert trained_samples(last_of_each(town.world.trained)) == expected
+
+
+async def test_a_coordinator_that_is_killed_meanwhile_goes_on_with_them(town: Town) -> None:
+    the_job = spec(REUSE)
+    expected = await reference(town, the_job)
+    town.world.denoise_s = 4.0
+    await town.join("spare", "reserved")
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.nodes["reserved"].abort()
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
+    await asyncio.sleep(5.0)  # some are there
+    await town.kill()
+    await asyncio.sleep(2.0)
+    await town.open()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder)[-1] == (LOST, SAMPLES, LOST - 1)
+    assert trained_samples(last_of_each(town.world.trained)) == expected
+    (told,) = [each for each in iterations(end.run_folder) if each["iteration"] == LOST]
+    assert told["samples_restored"] > 0
+
+
+async def test_where_nobody_has_these_weights_newer_ones_make_the_samples(town: Town) -> None:
+    the_job = spec(REUSE)
+    await reference(town, the_job)
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.nodes["reserved"].abort()
+    await town.nodes["spot"].abort()
+    await town.join("spare", "reserved")
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST)]
+
+
+async def test_where_the_last_that_has_these_weights_is_lost_meanwhile_the_job_goes_on(
+    town: Town,
+) -> None:
+    the_job = spec(REUSE)
+    await reference(town, the_job)
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    town.world.denoise_s = 30.0
+    await town.nodes["reserved"].abort()
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
+    await town.nodes["spot"].abort()
+    await town.join("spare", "reserved")
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1), (LOST, SAMPLES, LOST)]
+
+
+async def test_a_training_in_two_parts_has_both_made_again(town: Town) -> None:
+    exploration = {"candidates": 4, "budget": "window", **REUSE}
+    the_job = job(
+        iterations=ITERATIONS, exploration=exploration, training={"updates_per_iteration": 2}
+    )
+    town.world.nodes_keep_samples = True
+    await town.join("spare", "reserved")
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await asyncio.sleep(0.8 * town.world.train_s)
+    await town.nodes["reserved"].abort()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1)]
+    rollouts = {r.weights_version for _, r in town.world.granted if r.kind == "rollout"}
+    assert rollouts == {0, LOST - 1}
+
+
+async def test_nodes_hold_a_third_version_only_until_the_next_state_is_kept(town: Town) -> None:
+    """It is kept when the next seeds are chosen, long after newer weights are published."""
+    town.world.denoise_s = 25.0
+    await town.run(spec(REUSE))
+    latest = [versions for versions in town.world.versions if versions[-1] == LOST + 1]
+    assert [LOST - 1 in versions for versions in latest] == [True, False]
+    assert latest[-1] == (LOST, LOST + 1)
+
+
+async def test_where_no_samples_are_made_ahead_nodes_hold_two_versions(town: Town) -> None:
+    await town.run(spec({}))
+    assert all(len(versions) <= 2 for versions in town.world.versions)
