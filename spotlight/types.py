@@ -182,6 +182,15 @@ class Request(Record, frozen=True):
     """The seeds of its prompt group whose images are scored in one call, its own included; empty if
     its image is scored whatever becomes of others."""
 
+    @property
+    def work(self) -> Request:
+        """The same whatever it is made for: how far one of two requests is that are equal in this
+        holds for the other, too. A choice that is made anew after a kill may want a probe as a
+        sample."""
+        return msgspec.structs.replace(
+            self, is_probe=False, in_idle_time=False, image_key="", thumbnail_key="", scored_with=()
+        )
+
 
 def are_scored_now(requests: Sequence[Request]) -> bool:
     """Whether a batch can be scored: no image that its own are compared with is elsewhere."""

@@ -106,9 +106,9 @@ def _open(
 
 
 def _require_same(key: str, saved: Request, wanted: Request) -> None:
-    if saved == wanted:
+    there, here = (msgspec.structs.asdict(request.work) for request in (saved, wanted))
+    if there == here:
         return
-    there, here = msgspec.structs.asdict(saved), msgspec.structs.asdict(wanted)
     field = next(name for name in there if there[name] != here[name])
     raise CommitRefused(f"{key} is of {field} {there[field]!r}, not of {here[field]!r}")
 

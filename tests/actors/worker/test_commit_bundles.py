@@ -1,4 +1,4 @@
-"""What is read of a commit's bundle before a worker goes on from it: it is of exactly the requests
+"""What is read of a commit's bundle before a worker goes on from it: it is of exactly the samples
 that are asked for, and holds what it says; else it is refused with why."""
 
 from __future__ import annotations
@@ -41,6 +41,12 @@ CHANGES: dict[str, Change] = {
     "a row that is not there": lambda r, c: (r, replace(c, row=2)),
     "a negative row": lambda r, c: (r, replace(c, row=-2)),
     "another step": lambda r, c: (r, replace(c, step=c.step + 1)),
+}
+USES: dict[str, Callable[[Request], Request]] = {
+    "a probe": lambda r: replace(r, is_probe=True),
+    "in idle time": lambda r: replace(r, in_idle_time=True),
+    "with a picture": lambda r: replace(r, image_key="a.png", thumbnail_key="a.webp"),
+    "compared with others": lambda r: replace(r, scored_with=(1, r.seed)),
 }
 TENSORS: dict[str, Callable[[Tensors], Tensors]] = {
     "without latents": lambda t: {k: v for k, v in t.items() if k != "latents"},
@@ -90,6 +96,15 @@ def test_a_commit_of_anything_else_is_refused(data: bytes, change: Change) -> No
     first, commit = change(REQUESTS[0], COMMITS[0])
     with pytest.raises(CommitRefused, match=KEY):
         read(data, (first,), (commit,))
+
+
+@pytest.mark.parametrize("used", USES.values(), ids=USES.keys())
+def test_it_is_gone_on_with_whatever_the_sample_is_made_for_by_now(
+    data: bytes, used: Callable[[Request], Request]
+) -> None:
+    """The next coordinator may choose a probe of the one before as a sample."""
+    found = read(data, (used(REQUESTS[0]),), COMMITS[:1])
+    assert torch.equal(found.latents, progress().select([0]).latents)
 
 
 def test_a_refusal_says_which_field_is_another(data: bytes) -> None:
