@@ -131,6 +131,9 @@ class Facts:
     """Versions that are to be validated and have no score yet."""
     reuses: bool = True
     """Whether previews are trained on."""
+    ahead_of_state: frozenset[int] = frozenset()
+    """The weights version with which the samples after that state were made ahead; none where none
+    are. Nobody publishes it again."""
 
     @property
     def goes_on_from(self) -> int:
@@ -310,8 +313,9 @@ class TrainerMachine(Generic[RankT]):
             begins = self._begin(can_save=here)
             return [GoOnFrom(at), KeepTrainers(), ReplaceOthers(term), found, *begins]
         self.ranks = ()
-        if at.origin == "checkpoint" and facts.state and now < self.listens_until:
-            return []  # who has the state may still come
+        is_whole = at.origin == "state" and facts.ahead_of_state <= facts.held
+        if facts.state and not is_whole and now < self.listens_until:
+            return []  # who has the state, or these weights, may still come
         is_carried = at.origin == "state" and at.completed in facts.held
         if not ranks and not is_carried:
             return []

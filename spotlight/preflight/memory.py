@@ -29,6 +29,8 @@ way."""
 _VERSIONS, _EVALUATIONS, _STATES = 2, 1, 2
 """What a node's store holds at the same time: weights to denoise with, averaged ones to validate
 with, and states of training."""
+_AHEAD = 1
+"""Weights of samples that were made ahead, which may be lost, beside these."""
 _LENT = 2
 """Weights of updates that it holds beside these, where others compute slices of them."""
 
@@ -122,7 +124,7 @@ def memory_plan(job: JobSpec, checkpoint: CheckpointInfo, *, nbytes: int = BFLOA
     saved = saved_bytes(job.training) * trained
     published, gradient = _published_bytes(job, nbytes) * trained, FLOAT32 * trained
     workers = max(job.pools.reserved.workers, job.pools.spot.workers)
-    copies, kept_gradients, early = (_VERSIONS + _EVALUATIONS) * published, 0, 0
+    copies, kept_gradients, early = (_versions(job) + _EVALUATIONS) * published, 0, 0
     if is_sliced and gradient <= MOST_GRADIENT_BYTES:
         copies += (_LENT + (job.training.kl > 0)) * published
         kept_gradients = KEPT_GRADIENTS * workers * gradient
@@ -165,8 +167,12 @@ def saved_bytes(training: TrainingSpec) -> int:
 
 def least_store(job: JobSpec, checkpoint: CheckpointInfo) -> int:
     """Bytes that the store of a node with all workers that train holds at least."""
-    published = _VERSIONS * _published_bytes(job, BFLOAT16)
+    published = _versions(job) * _published_bytes(job, BFLOAT16)
     return (published + _STATES * saved_bytes(job.training)) * checkpoint.trainable
+
+
+def _versions(job: JobSpec) -> int:
+    return _VERSIONS + _AHEAD * job.trains_on_older
 
 
 def transformer_bytes(kind: Quantize, checkpoint: CheckpointInfo, nbytes: int) -> int:

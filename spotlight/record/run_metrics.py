@@ -27,7 +27,8 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     iteration: int
     """Number of the iteration, from 0."""
     weights_version: int = 0
-    """Version of the weights that made the samples, but for those that were previews."""
+    """Version of the weights that made the samples, but for those that were previews, or were made
+    again."""
 
     publish_s: float | None = None
     """Time from the end of training to the first grant with the new weights."""
@@ -58,6 +59,9 @@ class IterationMetrics(RunMetrics, kw_only=True, tag="iteration"):
     samples_finished: int = 0
     """How many of these were chosen by previews of fewer steps and then denoised in full with the
     same weights, while the iteration before was trained."""
+    samples_made_again: int = 0
+    """How many of these had been made with the weights of the iteration before, were lost with the
+    machine that kept them, and were made again with the same weights."""
     samples_restored: int = 0
     """How many of these were made before a restart of the coordinator, and are not in
     `rollout_s`."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from trainers_kit import LISTENS_AT, NOTHING, PATIENCE_S, Worker, machine, offer, store
 
@@ -158,6 +160,27 @@ def test_a_job_waits_for_whoever_may_have_its_state_while_it_listens():
     trainers.assemble([FIRST, SECOND])
     at = ResumePoint(1, "checkpoint")
     assert trainers.found([], gone, 5.0, TERM - 1) == [orders.GoOnFrom(at), orders.FetchState(at)]
+
+
+def test_it_waits_as_well_for_whoever_may_have_the_weights_of_samples_that_were_made_ahead():
+    trainers = machine(listens_until=5.0)
+    lost = replace(AHEAD, ahead_of_state=frozenset({2}))
+    trainers.assemble([FIRST, SECOND])
+    assert trainers.found([], lost, 4.9, TERM - 1) == []
+    trainers.assemble([FIRST, SECOND])
+    held = replace(lost, held=frozenset({2, 3}))
+    at = ResumePoint(3, "state")
+    go_on = orders.GoOnFrom(at, kept=(2, 3))
+    assert trainers.found([], held, 4.9, TERM - 1) == [go_on, orders.FetchState(at)]
+
+
+def test_weights_of_samples_that_were_made_ahead_are_done_without_when_nobody_has_them():
+    trainers = machine(listens_until=5.0)
+    lost = replace(AHEAD, ahead_of_state=frozenset({2}))
+    trainers.assemble([FIRST, SECOND])
+    at = ResumePoint(3, "state")
+    go_on = orders.GoOnFrom(at, kept=(3,))
+    assert trainers.found([], lost, 5.0, TERM - 1) == [go_on, orders.FetchState(at)]
 
 
 def test_a_state_that_went_before_anybody_could_begin_from_it_is_no_model_to_begin_with():

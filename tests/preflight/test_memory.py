@@ -19,6 +19,7 @@ from spotlight.preflight.memory import (
     MemoryPlan,
     Part,
     WorkerMemory,
+    least_store,
     memory_plan,
     saved_bytes,
     trained_bytes,
@@ -263,6 +264,19 @@ def test_a_worker_that_only_denoises_has_nothing_of_training(
     assert plan.denoiser.in_phase("training") == 0
     assert plan.denoiser.most < plan.trainer.most
     assert plan.denoiser_store < plan.trainer_store
+
+
+def test_where_samples_are_made_ahead_stores_hold_another_version(
+    make_job: Callable[..., JobSpec],
+) -> None:
+    """Of the weights that samples which are lost are made again with."""
+    fresh, ahead = make_job(), make_job(exploration={"reuse": True})
+    checkpoint = inspect_checkpoint(fresh.model)
+    before, after = (memory_plan(job, checkpoint) for job in (fresh, ahead))
+    version = before.denoiser_store / 3
+    assert after.denoiser_store - before.denoiser_store == version
+    assert after.trainer_store - before.trainer_store == version
+    assert least_store(ahead, checkpoint) > least_store(fresh, checkpoint)
 
 
 def test_with_slices_gradients_of_others_lie_in_stores_and_beside_ranks(

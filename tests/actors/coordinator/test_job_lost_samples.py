@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from job_kit import job
-from town_kit import Town, calm, events, iterations, trained_samples
+from town_kit import Town, calm, events, trained_samples
 
+from spotlight.actors.coordinator.tenant.tenant import Tenant
 from spotlight.actors.protocol.trainer import Train
 from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed
-from spotlight.types import Request
+from spotlight.types import BundleOffer, Request
 
 pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
 
@@ -105,10 +106,65 @@ async def test_a_coordinator_that_is_killed_meanwhile_goes_on_with_them(town: To
     await town.open()
     end = await town.ended()
     assert end.outcome == "finished"
-    assert made_again(end.run_folder)[-1] == (LOST, SAMPLES, LOST - 1)
     assert trained_samples(last_of_each(town.world.trained)) == expected
-    (told,) = [each for each in iterations(end.run_folder) if each["iteration"] == LOST]
-    assert told["samples_restored"] > 0
+    again = [r for _, r in town.world.granted if (r.kind, r.iteration) == ("rollout", LOST)]
+    assert len(again) == len(set(again)) == SAMPLES
+
+
+async def test_what_was_made_again_is_not_made_a_third_time(town: Town) -> None:
+    """The coordinator is killed when all are there again."""
+    the_job = spec(REUSE)
+    expected = await reference(town, the_job)
+    await town.join("spare", "reserved")
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.nodes["reserved"].abort()
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.kill()
+    await town.open()
+    end = await town.ended()
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1)]
+    assert trained_samples(last_of_each(town.world.trained)) == expected
+
+
+async def test_what_was_made_again_is_good_when_nobody_has_these_weights_any_more(
+    town: Town,
+) -> None:
+    """It is in the coordinator's store, as nobody trains."""
+    the_job = spec(REUSE)
+    expected = await reference(town, the_job)
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.nodes["reserved"].abort()
+    await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
+    await asyncio.sleep(30.0)
+    await town.nodes["spot"].abort()
+    await town.kill()
+    await town.open()
+    await town.join("spare", "reserved")
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert trained_samples(last_of_each(town.world.trained)) == expected
+
+
+async def test_who_has_these_weights_may_be_heard_of_after_those_who_train(town: Town) -> None:
+    """The coordinator and the trainers' node are started again together."""
+    the_job = spec(REUSE)
+    expected = await reference(town, the_job)
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await town.kill()
+    await town.nodes["reserved"].abort()
+    await town.open()
+    heal = town.cut_off(town.nodes["spot"])
+    await town.join("reserved", "reserved", "another-process")
+    await asyncio.sleep(1.0)
+    heal()
+    end = await town.ended()
+    assert end.outcome == "finished"
+    assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1)]
+    assert trained_samples(last_of_each(town.world.trained)) == expected
 
 
 async def test_where_nobody_has_these_weights_newer_ones_make_the_samples(town: Town) -> None:
@@ -139,6 +195,7 @@ async def test_where_the_last_that_has_these_weights_is_lost_meanwhile_the_job_g
     end = await town.ended()
     assert end.outcome == "finished"
     assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1), (LOST, SAMPLES, LOST)]
+    assert len(events(end.run_folder, "trainers_lost")) == 1, "who trains is well"
 
 
 async def test_a_training_in_two_parts_has_both_made_again(town: Town) -> None:
@@ -157,6 +214,40 @@ async def test_a_training_in_two_parts_has_both_made_again(town: Town) -> None:
     assert made_again(end.run_folder) == [(LOST, SAMPLES, LOST - 1)]
     rollouts = {r.weights_version for _, r in town.world.granted if r.kind == "rollout"}
     assert rollouts == {0, LOST - 1}
+
+
+async def test_what_still_comes_of_a_dropped_prompt_group_is_not_kept(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the group fails; nobody trains meanwhile."""
+    discarded: list[str] = []
+    discard = Tenant.discard
+
+    def noting(tenant: Tenant, bundle: BundleOffer) -> None:
+        discarded.append(bundle.key)
+        discard(tenant, bundle)
+
+    failed: set[str] = set()
+
+    def fails(_: str, requests: tuple[Request, ...]) -> bool:
+        if (requests[0].kind, requests[0].iteration) != ("rollout", LOST):
+            return False
+        failed.update(one.id for one in requests if not failed)
+        return requests[0].id in failed
+
+    exploration = {"candidates": 2, "budget": "fixed", **REUSE}
+    changes = {"group_size": SAMPLES, "scoring": {"attempts": 1}}
+    town.world.nodes_keep_samples = True
+    await town.submit(job(iterations=ITERATIONS, exploration=exploration, **changes))
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    town.world.fails, town.world.score_s = fails, 0.5
+    await town.nodes["reserved"].abort()
+    monkeypatch.setattr(Tenant, "discard", noting)
+    await asyncio.sleep(100.0)
+    (dropped,) = events((await town.status()).run_folder, "group_dropped")
+    assert dropped["iteration"] == LOST
+    gone = {key for key in discarded if key.startswith("samples/")}
+    assert len(gone) == 2, "of the batch that failed, and of the one behind it"
 
 
 async def test_nodes_hold_a_third_version_only_until_the_next_state_is_kept(town: Town) -> None:

@@ -201,9 +201,16 @@ async def test_the_metadata_of_a_prompt_goes_along_with_all_its_requests(
         assert json.loads(request.metadata) == {"tag": word, "n": [1]}
 
 
+@pytest.mark.parametrize("exploration", [{}, {"reuse": True}], ids=["rollouts", "previews"])
+@pytest.mark.parametrize("is_killed", [False, True])
 async def test_a_reward_weighs_otherwise_for_prompts_with_a_tag(
-    town: Town, reward: Callable[[Callable[[Request], Any]], None], tmp_path: Path
+    town: Town,
+    reward: Callable[[Callable[[Request], Any]], None],
+    tmp_path: Path,
+    exploration: dict[str, Any],
+    is_killed: bool,
 ) -> None:
+    """A kill of the coordinator does not change that."""
     reward(lambda wanted: (chance(wanted), 20 + 5 * (1 - chance(wanted))))
     for name, words in (("train", "abcdefgh"), ("validation", "x")):
         records = [{"prompt": f'"{w}"', "tag": "late" if w > "d" else "early"} for w in words]
@@ -211,7 +218,12 @@ async def test_a_reward_weighs_otherwise_for_prompts_with_a_tag(
     prompts = {name: str(tmp_path / f"{name}.jsonl") for name in ("train", "validation")}
     first = {"weight": 1.0, "weight_by_tag": {"late": 0.0}}
     second = {**PICK, "weight": 0.0, "weight_by_tag": {"late": 1.0}}
-    end = await town.run(job(prompts=prompts, rewards=[first, second]))
+    await town.submit(job(prompts=prompts, rewards=[first, second], exploration=exploration))
+    if is_killed:
+        await town.wait(lambda now: now.phase == "train" and now.iteration == 2)
+        await town.kill()
+        await town.open()
+    end = await town.ended()
     assert end.outcome == "finished"
     seen = set()
     for order in town.world.trained:

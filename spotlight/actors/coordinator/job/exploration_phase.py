@@ -176,8 +176,9 @@ class ExplorationPhase:
         return others
 
     def _is_ahead(self, request: Request) -> bool:
-        """Whether a sample is finished ahead, rather than made again since it was lost."""
-        return is_finishing(request) and not self._job.rollouts.expects(request)
+        """Whether a sample is finished for an iteration that has not begun, rather than made again
+        since it was lost."""
+        return is_finishing(request) and request.iteration > self._job.progress.metrics.iteration
 
     def release(self) -> None:
         """The seeds that were chosen last are on record: previews are used up, but for those that

@@ -307,12 +307,16 @@ class JobRunner(Tenant):
         self.briefing.repeat(everything=everything)
 
     def _look_for_lost_weights(self) -> None:
-        """No node may have the weights any more with which previews, a validation or samples that
-        were lost are to be made, as their trainers have trained on: others make the weights again,
-        from the state before, or the samples with newer ones."""
+        """No node may have the weights any more with which samples that were lost are to be made
+        again: they are made with newer ones. Or with which previews or a validation are to be made,
+        as their trainers have trained on: others make them again, from the state before."""
+        for version in sorted(self.rollouts.needs_weights_of):
+            if self.publications.is_lost(version):
+                self.publisher.forget(version)
+                self.rollouts.begin_with_newer()
         if not self.team.machine.is_idle:
             return
-        for version in sorted(self.machine.needs_weights_of | self.rollouts.needs_weights_of):
+        for version in sorted(self.machine.needs_weights_of):
             if self.publications.is_lost(version):
                 self.publisher.forget(version)
                 return self.team.recover(f"no node has the weights of version {version} any more")

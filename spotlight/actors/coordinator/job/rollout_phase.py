@@ -70,52 +70,59 @@ class RolloutPhase:
         prompts = self._prompts.of(iteration)
         rollouts = rollout_requests(self._spec, iteration, prompts, choices)
         probes = probe_requests(self._spec, iteration, prompts, choices, latest.probe_seeds)
-        reused, probed = self._reused(iteration, rollouts), list[Result]()
+        reused = self._reused(iteration, rollouts)
         groups = {result.request.group for result in reused}
         lacking = [request for request in rollouts if request.group not in groups]
-        lacking = self._made_again(iteration, lacking)
-        self._to_submit = [*lacking, *probes]
+        lacking = self._as_they_were(iteration, lacking)
+        probed, to_probe = list[Result](), probes
         if latest.finished:
-            probed, lost = self._probed(iteration, probes)
-            probes = (*(result.request for result in probed), *lost)
-            self._to_submit = [*lacking, *lost]
-        self.rollout = Rollout([*(result.request for result in reused), *lacking], probes)
-        self.rollout.add([*reused, *probed])
+            probed, to_probe = self._probed(iteration, probes)
+        there = [*reused, *probed]
+        self._to_submit = [*lacking, *to_probe]
+        self.rollout = Rollout(
+            [*(result.request for result in reused), *lacking],
+            [*(result.request for result in probed), *to_probe],
+        )
+        self.rollout.add(there)
         metrics.samples_reused = len(reused)
         metrics.samples_finished = len(reused) if latest.finished else 0
+        metrics.samples_made_again = sum(request.weights_version < iteration for request in lacking)
 
     def submit(self) -> None:
         """Have the rest denoised: the chosen seeds, and the probes."""
         self._job.requests.submit(self._to_submit)
 
     def _reused(self, iteration: int, rollouts: Sequence[Request]) -> list[Result]:
-        """The samples that are there, previews or finished ones: of each prompt group all of them,
-        or none if one is not there any more."""
+        """The samples that were made ahead, or that an earlier runner has made again: of each
+        prompt group all of them, or none if one is not there any more."""
         if not self._spec.trains_on_previews:
             return []
         latest = self._job.progress.exploration.latest
         wanted = [request for request in rollouts if request.group in latest.reused]
+        results = list[Result]()
+        if self._spec.trains_on_older:
+            results = _whole_groups(self._there(iteration, map(finishing_of, wanted)), wanted)
         if latest.finished:
-            results = self._there(iteration, map(finishing_of, wanted))
-        else:
-            previews = (preview_of(self._spec, request) for request in wanted)
-            noisy = self._spec.noisy_rewards
-            results = [
-                msgspec.structs.replace(result, rewards=rewards_to_train_on(result.rewards, noisy))
-                for result in self._there(iteration, previews)
-            ]
-        lacking = Counter(request.group for request in wanted)
-        lacking.subtract(result.request.group for result in results)
-        return [result for result in results if not lacking[result.request.group]]
+            return results
+        groups = {result.request.group for result in results}
+        others = [request for request in wanted if request.group not in groups]
+        previews = (preview_of(self._spec, request) for request in others)
+        noisy = self._spec.noisy_rewards
+        previewed = [
+            msgspec.structs.replace(result, rewards=rewards_to_train_on(result.rewards, noisy))
+            for result in self._there(iteration, previews)
+        ]
+        return [*results, *_whole_groups(previewed, others)]
 
-    def _made_again(self, iteration: int, lacking: Sequence[Request]) -> list[Request]:
-        """The same, but samples that had been made ahead, and are lost, are made again with the
-        weights that they had, if somebody has these: then they have the same bits."""
+    def _as_they_were(self, iteration: int, lacking: Sequence[Request]) -> list[Request]:
+        """Requests of samples that are not there. Those that had been made ahead, and are lost, are
+        made again with the weights that they had, if somebody has these: then they have the same
+        bits."""
         reused = self._job.progress.exploration.latest.reused
         lost = {request.id for request in lacking if request.group in reused}
         if not lost or not self._spec.trains_on_older:
             return list(lacking)
-        version = iteration - 1 if self._are_there_weights_before(iteration) else iteration
+        version = iteration - 1 if self._can_make_ahead(iteration) else iteration
         self._job.record.event(
             SamplesMadeAgain(iteration=iteration, samples=len(lost), weights_version=version)
         )
@@ -123,26 +130,27 @@ class RolloutPhase:
             return list(lacking)
         return [finishing_of(each) if each.id in lost else each for each in lacking]
 
-    def _are_there_weights_before(self, iteration: int) -> bool:
+    def _can_make_ahead(self, iteration: int) -> bool:
         """Whether nodes still have the weights with which samples of an iteration are made
         ahead."""
-        return iteration - 1 in self._job.publications
+        version, publications = iteration - 1, self._job.publications
+        return version in publications and not publications.is_lost(version)
 
     def _probed(
         self, iteration: int, probes: Sequence[Request]
-    ) -> tuple[list[Result], list[Request]]:
-        """The finished probes that are there, and those that are lost and can be made again: with
-        other weights they would say something else."""
+    ) -> tuple[list[Result], tuple[Request, ...]]:
+        """The finished probes that are there, and requests of those that are lost and can be made
+        again: with other weights they would say something else."""
         finished = [finishing_of(probe) for probe in probes]
         probed = self._there(iteration, finished)
-        if not self._are_there_weights_before(iteration):
-            return probed, []
         there = {result.request.id for result in probed}
-        return probed, [
+        if not self._can_make_ahead(iteration):
+            return probed, ()
+        return probed, tuple(
             probe
             for probe in finished
             if probe.id not in there and not self._job.requests.knows(probe)  # given up
-        ]
+        )
 
     def _there(self, iteration: int, chosen: Iterable[Request]) -> list[Result]:
         """What is there of these, which were done ahead."""
@@ -179,14 +187,17 @@ class RolloutPhase:
             self.rollout.drop_group(group)
         self._end_if_complete()
 
-    def expects(self, request: Request) -> bool:
-        """Whether a sample or probe of the iteration is waited for."""
-        return self.rollout.expects(request)
-
     @property
     def needs_weights_of(self) -> frozenset[int]:
         """The weights versions before those of the iteration that samples are still made with."""
         return self.rollout.versions - {self._job.progress.metrics.iteration}
+
+    def begin_with_newer(self) -> None:
+        """Nobody has the weights any more with which samples are made again."""
+        self._job.requests.cancel("rollout")
+        self._take(self._job.progress.metrics.iteration)
+        self.submit()
+        self._end_if_complete()
 
     def note_outdated(self, versions: Collection[int]) -> None:
         """Only these weights versions are kept: samples of others cannot be made any more."""
@@ -255,3 +266,10 @@ class RolloutPhase:
         measure_rollout(metrics, samples, exploration.choices, self._spec, scale)
         exploration.evaluate([*samples, *probes], metrics, scale)
         return not self._must_stop(samples)
+
+
+def _whole_groups(results: Sequence[Result], wanted: Iterable[Request]) -> list[Result]:
+    """Those of prompt groups of which all that are wanted are there."""
+    lacking = Counter(request.group for request in wanted)
+    lacking.subtract(result.request.group for result in results)
+    return [result for result in results if not lacking[result.request.group]]

@@ -275,6 +275,7 @@ class Trainers:
             held=publications.held,
             unvalidated=progress.unvalidated,
             reuses=self._job.spec.trains_on_previews,
+            ahead_of_state=self._job.states.versions_ahead,
         )
 
     async def _fetch_state(self, at: ResumePoint) -> StateParts:

@@ -112,13 +112,14 @@ class TrainingStates:
     # --- for trainers that begin ---
 
     @property
-    def samples_made_with(self) -> frozenset[int]:
-        """The weights version with which samples were made ahead that lost trainers would have to
-        train on again; none where no samples are made ahead."""
-        kept = self._journal.state() or self._journal.checkpoint()
-        if kept is None or not self._job.spec.trains_on_older:
+    def versions_ahead(self) -> frozenset[int]:
+        """The weights version with which the samples were made ahead that other trainers would
+        train on first, from the newest state that was left; none where no samples are made
+        ahead."""
+        state = self._journal.state()
+        if state is None or not state.completed or not self._job.spec.trains_on_older:
             return frozenset()
-        return frozenset({kept.completed - 1})
+        return frozenset({state.completed - 1})
 
     @property
     def kept(self) -> tuple[int, StateParts]:

@@ -66,7 +66,7 @@ class WeightsPublisher:
     def _needed(self, newest: int) -> set[int]:
         """The versions with which something may still be made: samples and previews, validations,
         and what lost trainers would have to train on again."""
-        again = self._job.states.samples_made_with
+        again = self._job.states.versions_ahead
         return {newest, newest - 1, *self._job.validations.versions, *again}
 
     def _release(self, version: int) -> None:

@@ -129,7 +129,7 @@ class RequestQueue:
         """The previews of an iteration are over: how these were done, perhaps before a restart,
         where their samples are there."""
         self._remember()
-        return self._table.previewed(iteration, chosen)
+        return self._table.previewed(iteration, map(self._with_metadata, chosen))
 
     def knows(self, request: Request) -> bool:
         """Whether a request was submitted, and is not released."""
