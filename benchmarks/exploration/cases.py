@@ -23,7 +23,7 @@ from benchmarks.exploration.rivals import (
     SPOT_GPUS,
     WHOLE,
 )
-from benchmarks.exploration.trials import TRIALS
+from benchmarks.exploration.trials import TOGETHER, TRIALS
 from spotlight.errors import JobError
 from spotlight.jobs import JobSpec, job_to_yaml
 from spotlight.jobs.sections import PoolsSpec
@@ -69,7 +69,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     is_reordered: bool = False
     """The samples of every iteration are trained on in another order, and all else is the same."""
     trial: str = ""
-    """The name of settings to try, one of `TRIALS`."""
+    """The name of settings to try, one of `TRIALS` or `TOGETHER`."""
     previews: int = 0
     """How many there are for each sample, as many for every prompt, whether training waits for them
     or not; 0: as the rival has them."""
@@ -121,7 +121,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
                 "exploration.preview_steps": self.cheap_steps,
             }
         if self.trial:
-            changes |= TRIALS[self.trial](self._job(changes))
+            changes |= (TRIALS | TOGETHER)[self.trial](self._job(changes))
         return self._job(changes)
 
     def _job(self, changes: dict[str, Any]) -> JobSpec:

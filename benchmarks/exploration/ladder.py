@@ -105,9 +105,9 @@ def _not_chosen(task: str) -> Cases:
     return _of("reserved")(task)
 
 
-def _eight_euler_steps(task: str) -> Cases:
-    """Where four of second order, which most rivals have, are not best."""
-    return _of("pipelined", trial="other-sampler")(task) if task == OCR else {}
+def _tried_for_pipelined(trial: str) -> Callable[[str], Cases]:
+    """Where four steps of second order, which most rivals have, are not best."""
+    return lambda task: _of("pipelined", trial=trial)(task) if task == OCR else {}
 
 
 def _fresh(task: str) -> Cases:
@@ -139,7 +139,12 @@ LADDER: dict[str, Rung] = {
     "rollouts": Rung("reserved GPUs with spot rollouts", _not_chosen, spot_waits),
     "pipelined": Rung("spot rollouts, one step behind", _of("pipelined"), by_pull(beside)),
     "pipelined-eight-euler-steps": Rung(
-        "the same, eight Euler steps", _eight_euler_steps, by_pull(beside)
+        "the same, eight Euler steps", _tried_for_pipelined("other-sampler"), by_pull(beside)
+    ),
+    "pipelined-eight-euler-steps-lower-rate": Rung(
+        "eight Euler steps, the rate divided by 1.5",
+        _tried_for_pipelined("other-sampler-and-lower-rate"),
+        by_pull(beside),
     ),
     "data-parallel": Rung("all train", _all_train, in_turn, on_reserved=True),
     "data-parallel-on-spot": Rung(

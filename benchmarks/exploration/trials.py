@@ -34,3 +34,8 @@ TRIALS: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
     "slower-old-policy": lambda job: {"training.rollout_decay": 0.5},
 }
 """What each trial changes of a rival's job, by its name."""
+
+TOGETHER: dict[str, Callable[[JobSpec], dict[str, Any]]] = {
+    "other-sampler-and-lower-rate": lambda job: _other_sampler(job) | TRIALS["lower-rate"](job),
+}
+"""Two trials that made the same rival faster, on measured seeds."""
