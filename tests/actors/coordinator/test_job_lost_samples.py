@@ -16,7 +16,7 @@ from spotlight.jobs import JobSpec
 from spotlight.policies.exploration.planners import derived_seed
 from spotlight.types import BundleOffer, Request
 
-pytestmark = [pytest.mark.virtual_time, pytest.mark.slow]
+pytestmark = pytest.mark.virtual_time
 
 SAMPLES = 8
 ITERATIONS = 4

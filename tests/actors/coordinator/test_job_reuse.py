@@ -12,6 +12,7 @@ import pytest
 from job_kit import World, job
 from town_kit import Town, calm, events, iterations, trained_samples
 
+from spotlight.actors.coordinator.tenant.publications import Publications
 from spotlight.actors.coordinator.tenant.request_queue import RequestQueue
 from spotlight.actors.protocol.trainer import Train
 from spotlight.actors.protocol.users import CancelJob
@@ -172,6 +173,31 @@ async def test_trainers_that_are_lost_begin_again_with_the_same_samples(town: To
     await town.nodes["reserved"].abort()
     end = await town.ended()
     assert end.outcome == "finished"
+    assert trained_samples(_last_of_each(town.world.trained)) == trained_samples(reference)
+
+
+async def test_weights_of_previews_that_nobody_has_any_more_are_trained_again(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their trainers have trained on, and training waits for the previews."""
+    the_job = spec()
+    reference = await calm(town, the_job)
+    town.world.denoise_s = 25.0
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "publish" and now.weights_version == 3)
+    is_lost, losses = Publications.is_lost, [2]
+
+    def lost_once(publications: Publications, version: int) -> bool:
+        if version not in losses:
+            return is_lost(publications, version)
+        losses.remove(version)
+        return True
+
+    monkeypatch.setattr(Publications, "is_lost", lost_once)
+    end = await town.ended()
+    assert end.outcome == "finished"
+    (lost,) = events(end.run_folder, "trainers_lost")
+    assert lost["reason"] == "no node has the weights of version 2 any more"
     assert trained_samples(_last_of_each(town.world.trained)) == trained_samples(reference)
 
 
