@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,8 @@ def try_reward(
         text=True,
         timeout=60,
         check=False,
+        # A command that a shell began in the background ignores it, and so would this one.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
