@@ -27,8 +27,8 @@ REUSE = {"reuse": True}
 FINISH = {"finish": "previous", "preview_steps": 1, "probes": 4, "random_groups": 0}
 
 
-def spec(exploration: dict[str, Any], budget: str = "fixed") -> JobSpec:
-    explored = {"candidates": 2, "budget": budget, **exploration}
+def spec(exploration: dict[str, Any]) -> JobSpec:
+    explored = {"candidates": 2, "budget": "fixed", **exploration}
     return job(name="lost", iterations=ITERATIONS, exploration=explored)
 
 
@@ -52,6 +52,12 @@ async def reference(town: Town, the_job: JobSpec) -> list[list[tuple[str, float]
     return found
 
 
+async def train(town: Town, the_job: JobSpec) -> None:
+    """Up to the training on the samples that are to be lost."""
+    await town.submit(the_job)
+    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+
+
 def made_again(run: str) -> list[tuple[int, int, int]]:
     told = events(run, "samples_made_again")
     return [(each["iteration"], each["samples"], each["weights_version"]) for each in told]
@@ -64,8 +70,7 @@ async def test_they_are_made_again_with_the_weights_of_their_previews(
     the_job = spec(exploration)
     expected = await reference(town, the_job)
     await town.join("spare", "reserved")
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await town.nodes["reserved"].abort()
     end = await town.ended()
     assert end.outcome == "finished"
@@ -96,8 +101,7 @@ async def test_a_coordinator_that_is_killed_meanwhile_goes_on_with_them(town: To
     expected = await reference(town, the_job)
     town.world.denoise_s = 4.0
     await town.join("spare", "reserved")
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await town.nodes["reserved"].abort()
     await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
     await asyncio.sleep(5.0)  # some are there
@@ -116,8 +120,7 @@ async def test_what_was_made_again_is_not_made_a_third_time(town: Town) -> None:
     the_job = spec(REUSE)
     expected = await reference(town, the_job)
     await town.join("spare", "reserved")
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await town.nodes["reserved"].abort()
     await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
     await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
@@ -134,8 +137,7 @@ async def test_what_was_made_again_is_good_when_nobody_has_these_weights_any_mor
     """It is in the coordinator's store, as nobody trains."""
     the_job = spec(REUSE)
     expected = await reference(town, the_job)
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await town.nodes["reserved"].abort()
     await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
     await asyncio.sleep(30.0)
@@ -152,8 +154,7 @@ async def test_who_has_these_weights_may_be_heard_of_after_those_who_train(town:
     """The coordinator and the trainers' node are started again together."""
     the_job = spec(REUSE)
     expected = await reference(town, the_job)
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await town.kill()
     await town.nodes["reserved"].abort()
     await town.open()
@@ -170,8 +171,7 @@ async def test_who_has_these_weights_may_be_heard_of_after_those_who_train(town:
 async def test_where_nobody_has_these_weights_newer_ones_make_the_samples(town: Town) -> None:
     the_job = spec(REUSE)
     await reference(town, the_job)
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await town.nodes["reserved"].abort()
     await town.nodes["spot"].abort()
     await town.join("spare", "reserved")
@@ -185,8 +185,7 @@ async def test_where_the_last_that_has_these_weights_is_lost_meanwhile_the_job_g
 ) -> None:
     the_job = spec(REUSE)
     await reference(town, the_job)
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     town.world.denoise_s = 30.0
     await town.nodes["reserved"].abort()
     await town.wait(lambda now: now.phase == "rollout" and now.iteration == LOST)
@@ -205,8 +204,7 @@ async def test_a_training_in_two_parts_has_both_made_again(town: Town) -> None:
     )
     town.world.nodes_keep_samples = True
     await town.join("spare", "reserved")
-    await town.submit(the_job)
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, the_job)
     await asyncio.sleep(0.8 * town.world.train_s)
     await town.nodes["reserved"].abort()
     end = await town.ended()
@@ -238,8 +236,7 @@ async def test_what_still_comes_of_a_dropped_prompt_group_is_not_kept(
     exploration = {"candidates": 2, "budget": "fixed", **REUSE}
     changes = {"group_size": SAMPLES, "scoring": {"attempts": 1}}
     town.world.nodes_keep_samples = True
-    await town.submit(job(iterations=ITERATIONS, exploration=exploration, **changes))
-    await town.wait(lambda now: now.phase == "train" and now.iteration == LOST)
+    await train(town, job(iterations=ITERATIONS, exploration=exploration, **changes))
     town.world.fails, town.world.score_s = fails, 0.5
     await town.nodes["reserved"].abort()
     monkeypatch.setattr(Tenant, "discard", noting)

@@ -77,13 +77,12 @@ class RolloutPhase:
         probed, to_probe = list[Result](), probes
         if latest.finished:
             probed, to_probe = self._probed(iteration, probes)
-        there = [*reused, *probed]
         self._to_submit = [*lacking, *to_probe]
         self.rollout = Rollout(
             [*(result.request for result in reused), *lacking],
             [*(result.request for result in probed), *to_probe],
         )
-        self.rollout.add(there)
+        self.rollout.add([*reused, *probed])
         metrics.samples_reused = len(reused)
         metrics.samples_finished = len(reused) if latest.finished else 0
         metrics.samples_made_again = sum(request.weights_version < iteration for request in lacking)
